@@ -1,0 +1,1 @@
+"""What should happen: pure in-memory models, and the Hypothesis machines that hold the engine against them."""

@@ -1,0 +1,1 @@
+"""What did happen: runs recorded, plans captured and compared, throughput, reports."""
