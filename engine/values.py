@@ -66,7 +66,9 @@ def to_json_object(field: str, value: object) -> str:
 
 
 def _has_long_number(value: object) -> bool:
-    return any(isinstance(leaf, int) and leaf.bit_length() > MAX_NUMBER_DIGITS * 3.3 for leaf in _leaves(value))
+    return any(
+        isinstance(leaf, int) and leaf.bit_length() > MAX_NUMBER_DIGITS * 3.3 for leaf in _leaves(value)
+    )
 
 
 def _leaves(value: object) -> list[object]:
