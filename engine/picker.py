@@ -200,7 +200,7 @@ class Picker:
                     return Claim((), attempt)
             else:
                 ranked = sorted(rows, key=lambda row: int(row[0]))
-                return Claim(tuple(Claimed(*row[1:], claim=claim) for row in ranked), attempt)
+                return Claim(tuple(Claimed(*(*row[1:], claim)) for row in ranked), attempt)
 
     def _claim_call(self, queue: str, batch: int, claim: str, lease_ms: float, gates: Sequence[str]) -> Call:
         return call(self._sql["picker/claim"], queue, batch, claim, float(lease_ms), list(gates))
