@@ -8,19 +8,18 @@ from a 0600 file that is removed at once.
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from engine.errors import InfrastructureError
-from engine.postgres import conninfo, profiles, records
+from engine.postgres import profiles, records
 from engine.postgres.accounts import Account
 from engine.postgres.binaries import Installation
 from engine.postgres.deadline import until
+from engine.postgres.ports import PORT_TRIES, free_port
 from engine.postgres.records import Lodging
 from engine.postgres.server import StopMode
 
@@ -28,10 +27,6 @@ SUPERUSER = "postgres"
 INITDB_TIMEOUT_S = 120
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
-PORT_TRIES = 20
-# Below the range that the kernel takes local ports from, so that no outgoing connection sits on the port of a server
-# that is stopped for a moment.
-_PORTS = range(20_000, 32_000)
 
 
 class Cluster:
@@ -76,7 +71,7 @@ class Cluster:
         """Run `initdb` and write the configuration. Raises `InfrastructureError` with initdb's own reason."""
         password_file = self.lodging.folder / "password"
         self._write(password_file, self.password + "\n")
-        command = [
+        command: list[str | Path] = [
             *(self.installation.program("initdb"), "--pgdata", self.lodging.data_dir),
             *("--username", SUPERUSER, "--pwfile", password_file, "--auth", "scram-sha-256"),
             *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
@@ -121,9 +116,10 @@ class Cluster:
         """
         if self._process is not None and self._process.poll() is None:
             return
+        said = ""
         tries = 1 if self.port else PORT_TRIES
         for attempt in range(tries):
-            port = self.port or _free_port()
+            port = self.port or free_port()
             log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
             if self._ready(port):
                 self.port = port
@@ -202,22 +198,3 @@ def _status(data_dir: Path) -> tuple[int, str] | None:
         return int(lines[0]), lines[7].strip()
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _free_port() -> int:
-    for _ in range(PORT_TRIES):
-        port = random.choice(_PORTS)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as candidate:
-            # As Postgres does it: a port in TIME_WAIT is free.
-            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                candidate.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise InfrastructureError("no free TCP port on the loopback interface")
-
-
-def uri(params: Mapping[str, str] | None, database: str) -> str | None:
-    """The URI of another database of the server that `params` reach."""
-    return None if params is None else conninfo.to_uri({**params, "dbname": database})
