@@ -8,16 +8,16 @@ Its exit status is nox's: 0 held, 1 violated, 2 wrong usage, 3 infrastructure, 4
 #
 # Environments. Sessions share two: `.nox/run` has what the front doors need, `.nox/dev` what tests and lint
 # need on top. nox's own would be one per session, so every session says `venv_backend="none"` and asks
-# `environment` instead. Each folder carries a stamp of all that went into it; while the stamp fits, nothing is
-# installed. The project is installed editable: a changed source needs no new stamp.
+# `environment` instead. Each folder carries a stamp of all that went into it; while the stamp fits, nothing
+# is installed. The project is installed editable: a changed source needs no new stamp.
 #
-# Exit status. nox turns every failure into 1. The statuses that matter are kept in `_failures`, and the worst
-# of them replaces nox's own when the process ends. 1 is the worst, then 2, 3, 4: a proven violation outweighs
+# Exit status. nox turns every failure into 1. The statuses of failed sessions are kept, and the worst of
+# them replaces nox's own when the process ends. 1 is the worst, then 2, 3, 4: a proven violation outweighs
 # a run that did not get far enough to tell.
 #
-# Signals. nox kills an interrupted command after 0.3 s; a run needs longer to stop its servers and write its
-# verdict. So commands run in a process group of their own, out of the terminal's reach, and each signal to nox
-# is passed on once: the first as it came, a second as SIGTERM; a third, or 60 s, ends the group.
+# Signals. nox kills an interrupted command after 0.3 s; a run needs longer to stop its servers and write
+# its verdict. So commands run in a process group of their own, out of the terminal's reach, and each signal
+# to nox is passed on once: the first as it came, a second as SIGTERM; a third, or 60 s, ends the group.
 #
 # Standard output belongs to the command: `--json` leaves nothing on it but the verdict.
 
@@ -196,8 +196,8 @@ def build(session: nox.Session, folder: Path, groups: Sequence[str]) -> None:
         create = [sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", str(folder)]
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted]
     session.log(f"installing {folder.name} with {'uv' if uv else 'pip'}; this happens once")
-    # the build backend is pinned like the rest
-    env = os.environ | {"PIP_BUILD_CONSTRAINT": str(CONSTRAINTS), "UV_BUILD_CONSTRAINT": str(CONSTRAINTS)}
+    # The build backend is pinned like the rest. A bare name, since both split these values at blanks.
+    env = os.environ | dict.fromkeys(("PIP_BUILD_CONSTRAINT", "UV_BUILD_CONSTRAINT"), CONSTRAINTS.name)
     shutil.rmtree(folder, ignore_errors=True)
     for command in (create, install):
         if status := call(command, env=env, quiet=True):
@@ -258,7 +258,7 @@ def front_door(name: str, module: str, does: str) -> None:
                 fail(session, status, f"exit status {status}")
 
     door.__doc__ = does
-    nox.session(door, name=name, venv_backend="none")
+    nox.session(name=name, venv_backend="none")(door)
 
 
 for _name, (_module, _does) in FRONT_DOORS.items():
@@ -278,7 +278,7 @@ LINT = (
     "ruff format --quiet --diff .",
     "lint-imports",
     "mypy",
-    "sqlfluff lint --processes 0 engine/sql",
+    "sqlfluff lint --disable-progress-bar --processes 0 engine",
 )
 
 
@@ -292,8 +292,8 @@ def lint(session: nox.Session) -> None:
 
 
 PIN_HEADER = """\
-# The exact version of everything that is installed: what pgreferee needs, its tests and lint, and what builds it.
-# One list for Python 3.11 to 3.14. Written by `nox -s pin`, which takes the newest that pyproject.toml allows.
+# The exact version of everything that is installed: to run pgreferee, to test and lint it, and to build it.
+# One list for every Python. `nox -s pin` writes it anew, with the newest that pyproject.toml allows.
 """
 
 
@@ -307,8 +307,8 @@ def pin(session: nox.Session) -> None:
         backend = Path(scratch, "build.in")
         backend.write_text("\n".join(PYPROJECT["build-system"]["requires"]), encoding="utf-8")
         pins = Path(scratch, "pins.txt")
-        command = [uv, "pip", "compile", "--universal", "--upgrade", "--quiet", "--no-header", "--no-annotate"]
-        command += ["--no-emit-index-url", "--no-emit-find-links", "--output-file", str(pins)]
+        command = [uv, "pip", "compile", "--universal", "--upgrade", "--quiet", "--output-file", str(pins)]
+        command += ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
         command += [part for group in ENVIRONMENTS["dev"] for part in ("--group", group)]
         if status := call([*command, "pyproject.toml", str(backend)]):
             fail(session, INFRASTRUCTURE, f"uv ended with exit status {status}")
