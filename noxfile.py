@@ -211,15 +211,18 @@ def environment(session: nox.Session, name: str) -> Iterator[dict[str, str]]:
     While it is in use it is locked: another nox waits before it replaces it.
     """
     groups = ENVIRONMENTS[name]
-    folders = session.cache_dir.parent.resolve()
-    folder = folders / name
+    try:
+        folder = session.cache_dir.parent.resolve() / name
+        lock = folder.with_suffix(".lock").open("a")
+    except OSError as error:
+        fail(session, INFRASTRUCTURE, f"no place for environments: {error}; --envdir names another")
     mark = folder / "pgreferee.stamp"
     current = stamp(folder, groups)
 
     def is_current() -> bool:
         return mark.exists() and mark.read_text(encoding="utf-8") == current
 
-    with (folders / f"{name}.lock").open("a") as lock:
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         if not is_current():
             try:
