@@ -26,13 +26,24 @@ DSN_VARIABLE = "PGREFEREE_DSN"
 
 @click.command("node")
 @click.argument("machines", metavar="MODULE:NAME...", nargs=-1, required=True)
-@click.option("--dsn", envvar=DSN_VARIABLE, help=f"Where the jobs are. Better given as ${DSN_VARIABLE}: arguments show.")
-@click.option("--queue", "queues", multiple=True, metavar="NAME[:CONCURRENCY]", help="A queue to serve; repeatable.")
+@click.option(
+    "--dsn", envvar=DSN_VARIABLE, help=f"Where the jobs are. Better given as ${DSN_VARIABLE}: arguments show."
+)
+@click.option(
+    "--queue", "queues", multiple=True, metavar="NAME[:CONCURRENCY]", help="A queue to serve; repeatable."
+)
 @click.option("--instance", default="pgreferee", show_default=True, help="Name of the application.")
 @click.option("--name", default=None, help="Name of this node; by default host and process.")
-@click.option("--lease-ms", default=30_000.0, show_default=True, help="How long a claim lives without a heartbeat.")
+@click.option(
+    "--lease-ms", default=30_000.0, show_default=True, help="How long a claim lives without a heartbeat."
+)
 def node_command(
-    machines: tuple[str, ...], dsn: str | None, queues: tuple[str, ...], instance: str, name: str | None, lease_ms: float
+    machines: tuple[str, ...],
+    dsn: str | None,
+    queues: tuple[str, ...],
+    instance: str,
+    name: str | None,
+    lease_ms: float,
 ) -> None:
     """Run steps of your machines until SIGTERM or Ctrl-C.
 
@@ -59,7 +70,9 @@ def node_command(
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
     except psycopg.Error as error:
-        raise InfrastructureError(f"the database cannot be used ({type(error).__name__}): check {DSN_VARIABLE}") from None
+        raise InfrastructureError(
+            f"the database cannot be used ({type(error).__name__}): check {DSN_VARIABLE}"
+        ) from None
     sys.exit(asyncio.run(_serve(Node(dsn, policy, found))))
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 import msgspec
+from invariants.mutants import MUTANTS
 
 from engine.front_door import FrontDoor
 from engine.postgres import signals_stop
-from invariants.mutants import MUTANTS
 from results.runs import runs_folder
 from stress.config import SUBJECTS, checked
 from stress.display import Display
@@ -25,11 +25,17 @@ def stress() -> None:
 
 
 @stress.command("run")
-@click.option("--pg", default="embedded", show_default=True, help="embedded, 13 to 18, system:N, container:N, dsn:...")
+@click.option(
+    "--pg", default="embedded", show_default=True, help="embedded, 13 to 18, system:N, container:N, dsn:..."
+)
 @click.option("--seconds", default=20.0, show_default=True, help="How long the load lasts.")
 @click.option("--nodes", default=4, show_default=True, help="How many node processes race.")
-@click.option("--seed", type=int, default=None, help="Drives clients and faults; drawn and printed by default.")
-@click.option("--faults", default="all", show_default=True, help=f"none, all, or some of: {', '.join(FAULTS)}.")
+@click.option(
+    "--seed", type=int, default=None, help="Drives clients and faults; drawn and printed by default."
+)
+@click.option(
+    "--faults", default="all", show_default=True, help=f"none, all, or some of: {', '.join(FAULTS)}."
+)
 @click.option("--scenario", default="mixed", show_default=True, help=f"One of: {', '.join(SCENARIOS)}.")
 @click.option("--subject", default="reference", show_default=True, help=f"One of: {', '.join(SUBJECTS)}.")
 @click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(MUTANTS)}.")

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from invariants.mutants import MUTANTS
 
 from engine.postgres import Server, Stopped, provision
 from engine.schema import migrate
-from invariants.mutants import MUTANTS
 from results.runs import create_run_folder
 from stress import config as knobs
 from stress.config import RunConfig
@@ -125,7 +125,9 @@ class Run:
     def _loaded_s(self) -> float:
         return time.monotonic() - self.load_began if self.load_began else 0.0
 
-    def _tick_until(self, done: Callable[[], bool], *, timeout_s: float = float("inf"), otherwise: str = "") -> None:
+    def _tick_until(
+        self, done: Callable[[], bool], *, timeout_s: float = float("inf"), otherwise: str = ""
+    ) -> None:
         deadline = time.monotonic() + timeout_s
         while not done():
             if time.monotonic() > deadline:
@@ -204,7 +206,8 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
     with display, provision(config.source, profile="fast") as server:
         display.say(
             f"PostgreSQL {server.version_text} ({server.source}) · scenario {config.scenario} · seed {config.seed}"
-            f" · faults {', '.join(config.faults) or 'none'}" + (f" · MUTANT {config.mutant}" if config.mutant else "")
+            f" · faults {', '.join(config.faults) or 'none'}"
+            + (f" · MUTANT {config.mutant}" if config.mutant else "")
         )
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             migrate(connection)

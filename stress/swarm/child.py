@@ -37,7 +37,9 @@ class Child:
     log: Path
 
     @classmethod
-    def start(cls, name: str, module: str, config: msgspec.Struct, log: Path, *, answers: bool = False) -> Child:
+    def start(
+        cls, name: str, module: str, config: msgspec.Struct, log: Path, *, answers: bool = False
+    ) -> Child:
         """Start `python -m module`. With `answers`, its standard output can be read; else it goes to the log."""
         with log.open("ab") as stderr:
             process = subprocess.Popen(

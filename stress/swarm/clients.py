@@ -15,11 +15,11 @@ from typing import Any
 import gevent
 import psycopg
 import psycopg.waiting
+from invariants.history import Recorder
 
 from engine.operation import Operation, perform
 from engine.picker import Picker
 from engine.sessions import describe_error
-from invariants.history import Recorder
 from stress.scenarios import Insert, Scenario
 from stress.swarm.configs import ClientsConfig
 
@@ -34,7 +34,9 @@ class Clients:
     """What the users of one worker process share."""
 
     def __init__(self, config: ClientsConfig, scenario: Scenario, picker: Picker, recorder: Recorder) -> None:
-        assert psycopg.waiting.wait is not getattr(psycopg.waiting, "wait_c", None), "psycopg would block gevent's loop"
+        assert psycopg.waiting.wait is not getattr(psycopg.waiting, "wait_c", None), (
+            "psycopg would block gevent's loop"
+        )
         self.config = config
         self.scenario = scenario
         self.picker = picker
@@ -99,7 +101,9 @@ class ClientUser(locust.User):
                 gevent.sleep(RECONNECT_PAUSE_S)
                 self._connection = self._connect()
         except gevent.GreenletExit:
-            recorder.complete(token, "info", {"error": "Stopped", "sqlstate": None, "message": "the load ended"})
+            recorder.complete(
+                token, "info", {"error": "Stopped", "sqlstate": None, "message": "the load ended"}
+            )
             raise
         self.environment.events.request.fire(
             request_type="sql",

@@ -9,9 +9,9 @@ import sys
 
 import gevent
 import gevent.os
+from invariants.history import Recorder
 from locust.env import Environment
 
-from invariants.history import Recorder
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import receive_config
 from stress.swarm.clients import Clients, ClientUser

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from invariants.mutants import MUTANTS, Mutant
+
 from engine.node import ClaimNames
 from engine.picker import Picker
 from engine.policy import NodePolicy
 from engine.statements import Catalogue
-from invariants.mutants import MUTANTS, Mutant
 
 
 def picker_for(mutant: str | None) -> Picker:

@@ -10,9 +10,10 @@ import os
 import signal
 import sys
 
+from invariants.history import Recorder
+
 from engine.node import Node
 from engine.policy import NodePolicy
-from invariants.history import Recorder
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import receive_config
 from stress.swarm.configs import NodeConfig
