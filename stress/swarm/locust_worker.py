@@ -6,6 +6,7 @@ from __future__ import annotations
 import locust  # isort: skip
 import os
 import sys
+from pathlib import Path
 
 import gevent
 import gevent.os
@@ -24,7 +25,7 @@ def main() -> None:
     """Entry point."""
     config = receive_config(ClientsConfig)
     gevent.spawn(_lifeline)
-    with Recorder(config.history, f"client-{config.number}") as recorder:
+    with Recorder(Path(config.history), f"client-{config.number}") as recorder:
         ClientUser.shared = Clients(config, SCENARIOS[config.scenario], picker_for(config.mutant), recorder)
         environment = Environment(user_classes=[ClientUser], events=locust.events)
         runner = environment.create_worker_runner(LOOPBACK, config.master_port)

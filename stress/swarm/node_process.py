@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
 
 from invariants.history import Recorder
 
@@ -35,7 +36,7 @@ async def serve(config: NodeConfig) -> int:
         max_delay_ms=config.max_delay_ms,
         drain_timeout_ms=config.drain_timeout_ms,
     )
-    with Recorder(config.history, config.name) as recorder:
+    with Recorder(Path(config.history), config.name) as recorder:
         node = Node(
             config.dsn,
             policy,
