@@ -74,9 +74,9 @@ class Job:
             raise UnstorableValue("eligible_at must carry a time zone")
         if not 0 < self.weight < float("inf"):
             raise UnstorableValue(f"weight must be a positive, finite number, not {self.weight}")
-        unknown = set(self.correlation_scope) - set(STATUSES)
-        if unknown:
-            raise UnstorableValue(f"correlation_scope holds {sorted(unknown)[0]!r}, which is not a status")
+        for status in self.correlation_scope:
+            if status not in STATUSES:
+                raise UnstorableValue(f"correlation_scope holds {status!r}, which is not a status")
         if self.correlation_scope and "runnable" not in self.correlation_scope:
             raise UnstorableValue(
                 "correlation_scope must hold 'runnable': an identity is taken at insert or never"

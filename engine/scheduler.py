@@ -258,7 +258,7 @@ class Scheduler:
         try:
             return to_commit(hold, self._registry.on_error(step, error))
         except Exception as second:
-            return to_commit(hold, stop_with_error(step, second))
+            return to_commit(hold, stop_with_error(second))
 
 
 def to_commit(hold: Hold, outcome: Outcome) -> Commit:

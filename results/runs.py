@@ -12,7 +12,6 @@ without a verdict is a run that did not end.
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -71,7 +70,7 @@ def write_json(path: Path, value: object) -> None:
     """Write indented JSON whole or not at all."""
     partial = path.with_suffix(".partial")
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def read_verdict(folder: Path) -> Verdict:
