@@ -8,6 +8,7 @@ from a 0600 file that is removed at once.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -27,6 +28,9 @@ SUPERUSER = "postgres"
 INITDB_TIMEOUT_S = 120
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
+
+
+_SEVERITY = re.compile(r"\b(?:LOG|FATAL|PANIC):  ")
 
 
 class Cluster:
@@ -127,8 +131,7 @@ class Cluster:
             said = self.log_bytes(log_offset).decode(errors="replace")
             if "could not create any TCP/IP sockets" not in said or attempt == tries - 1:
                 break
-        reasons = [line.partition("FATAL: ")[2].strip() for line in said.splitlines() if "FATAL: " in line]
-        reason = reasons[-1] if reasons else f"it was not ready within {START_TIMEOUT_S} s"
+        reason = _reason(said) or f"it was not ready within {START_TIMEOUT_S} s"
         raise InfrastructureError(f"Postgres {self.installation.version} did not start: {reason}")
 
     def _ready(self, port: int) -> bool:
@@ -198,3 +201,10 @@ def _status(data_dir: Path) -> tuple[int, str] | None:
         return int(lines[0]), lines[7].strip()
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _reason(log: str) -> str | None:
+    """Why a postmaster gave up, from what it logged: its last word, or the word before if that says nothing."""
+    said = [line[found.end() :] for line in log.splitlines() if (found := _SEVERITY.search(line))]
+    telling = [text for text in said if not text.endswith(("contains errors", "is shut down"))]
+    return telling[-1] if telling else None

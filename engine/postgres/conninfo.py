@@ -199,8 +199,7 @@ def fetch_one(
 
 
 _hidden_lock = threading.Lock()
-_hidden_count = 0
-_hidden: dict[str, str] = {}
+_hidden: dict[str, tuple[str, set[object]]] = {}  # name to value, and the uses that it stays hidden for
 
 
 def libpq_variables() -> frozenset[str]:
@@ -219,27 +218,30 @@ def set_variables() -> frozenset[str]:
 def hidden_environment() -> Iterator[None]:
     """Hide libpq's variables from this process and the children it starts meanwhile; put them back at the end.
 
-    Nested and parallel uses share one hiding: the last to leave restores.
+    Uses may be nested or overlap in threads: a variable comes back when the last use has left that was there when it
+    was hidden, or began later.
     """
-    global _hidden_count
+    use = object()
     with _hidden_lock:
-        _hidden_count += 1
         for name in libpq_variables() & os.environ.keys():
-            _hidden[name] = os.environ.pop(name)
+            _hidden[name] = (os.environ.pop(name), set())
+        for _, users in _hidden.values():
+            users.add(use)
     try:
         yield
     finally:
         with _hidden_lock:
-            _hidden_count -= 1
-            if _hidden_count == 0:
-                os.environ.update(_hidden)
-                _hidden.clear()
+            for name, (value, users) in list(_hidden.items()):
+                users.discard(use)
+                if not users:
+                    os.environ.setdefault(name, value)
+                    del _hidden[name]
 
 
 def hidden_params() -> dict[str, str]:
     """What the hidden variables would have told libpq, as connection options."""
     with _hidden_lock:
-        variables = dict(_hidden)
+        variables = {name: value for name, (value, _) in _hidden.items()}
     params = {}
     for option in psycopg.pq.Conninfo.get_defaults():
         if option.envvar and option.envvar.decode() in variables:

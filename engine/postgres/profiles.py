@@ -54,15 +54,12 @@ def merged(profile: Profile, settings: Mapping[str, str]) -> dict[str, str]:
     for name in lowered:
         if name in _FIXED or not all(part.isidentifier() for part in name.split(".")):
             raise UsageError(f"the setting {name!r} cannot be given: the harness decides it")
+        if not lowered[name].isprintable():
+            raise UsageError(f"the value of the setting {name} holds a line end or another control character")
     return {**_BOTH, **_OF_PROFILE[profile], **lowered}
 
 
 def as_configuration(settings: Mapping[str, str]) -> str:
-    """The lines of a `postgresql.conf`. Quotes and backslashes are escaped, line ends refused."""
-    lines = []
-    for name, value in settings.items():
-        if "\n" in value or "\0" in value:
-            raise UsageError(f"the value of the setting {name} holds a line end")
-        escaped = value.replace("\\", "\\\\").replace("'", "''")
-        lines.append(f"{name} = '{escaped}'\n")
-    return "".join(lines)
+    """The lines of a `postgresql.conf`. Values are printable, see `merged`; quotes and backslashes are escaped."""
+    escaped = {name: value.replace("\\", "\\\\").replace("'", "''") for name, value in settings.items()}
+    return "".join(f"{name} = '{value}'\n" for name, value in escaped.items())
