@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from invariants.ledger.process import RecorderFailed
 from invariants.mutants import MUTANTS
 
 from engine.postgres import Server, Stopped, provision
+from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
 from results.runs import create_run_folder
 from stress import config as knobs
@@ -214,15 +216,24 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
             for statement in () if config.mutant is None else MUTANTS[config.mutant].schema:
                 connection.execute(statement)
             with _run(config, server, folder, display, connection) as started:
-                try:
-                    started.load()
-                    started.drain()
-                    started.rest()
-                except (Unfinished, ChildDied) as error:
-                    return stopped_run(started, str(error))
-                except (KeyboardInterrupt, Stopped):
-                    return stopped_run(started, "interrupted")
-                return judge_run(started)
+                stopped = _carry_out(started)
+                with uninterrupted():
+                    return judge_run(started) if stopped is None else stopped_run(started, stopped)
+
+
+def _carry_out(started: Run) -> str | None:
+    """The phases; why the run ended early, None when it came to rest."""
+    try:
+        started.load()
+        started.drain()
+        started.rest()
+    except (Unfinished, ChildDied, RecorderFailed) as error:
+        return str(error)
+    except psycopg.OperationalError as error:
+        return f"the server went away: {type(error).__name__}"
+    except (KeyboardInterrupt, Stopped):
+        return "interrupted"
+    return None
 
 
 @contextmanager

@@ -115,7 +115,9 @@ def test_an_outcome_that_the_server_refuses_harms_no_other_of_its_batch(jobs: Jo
 
 def test_many_outcomes_share_one_flush(jobs: Jobs) -> None:
     jobs.do(jobs.picker.insert_many([job("refuse") for _ in range(200)]))
-    notes = run_all(jobs, queues=(QueuePolicy(name="default", concurrency=200, prefetch=0),), max_delay_ms=50.0)
+    notes = run_all(
+        jobs, queues=(QueuePolicy(name="default", concurrency=200, prefetch=0),), max_delay_ms=50.0
+    )
     flushes = notes.sent("flush")
     assert sum(len(flush["outcomes"]) for flush in flushes) == 200
     assert len(flushes) <= 10
@@ -136,11 +138,16 @@ def test_a_stopped_node_gives_back_what_it_has_not_started_and_finishes_what_it_
             gate.open.set()
 
     asyncio.run(main())
-    assert dict(jobs.rows("SELECT status::text, count(*) FROM gen_durable GROUP BY 1")) == {"done": 2, "runnable": 3}
+    assert dict(jobs.rows("SELECT status::text, count(*) FROM gen_durable GROUP BY 1")) == {
+        "done": 2,
+        "runnable": 3,
+    }
     assert jobs.one("SELECT count(*) FROM gen_durable WHERE locked_by IS NOT NULL") == 0
 
 
-def test_leases_of_buffered_and_running_jobs_are_kept_alive_past_their_length(jobs: Jobs, gate: type[Gate]) -> None:
+def test_leases_of_buffered_and_running_jobs_are_kept_alive_past_their_length(
+    jobs: Jobs, gate: type[Gate]
+) -> None:
     jobs.do(jobs.picker.insert_many([Job(fsm="gate", step="wait") for _ in range(4)]))
     notes = Notes()
 
@@ -152,7 +159,9 @@ def test_leases_of_buffered_and_running_jobs_are_kept_alive_past_their_length(jo
             await jobs.until(EXECUTING, 4)
             first = jobs.one("SELECT max(lease_expires_at) FROM gen_durable")
             async with asyncio.timeout(20):
-                while not jobs.one("SELECT min(lease_expires_at) > %s + interval '1 second' FROM gen_durable", first):
+                while not jobs.one(
+                    "SELECT min(lease_expires_at) > %s + interval '1 second' FROM gen_durable", first
+                ):
                     await asyncio.sleep(0.01)
             gate.open.set()
             await jobs.until(WAITING, 0)
@@ -163,13 +172,17 @@ def test_leases_of_buffered_and_running_jobs_are_kept_alive_past_their_length(jo
     assert "stale" not in notes.counts
 
 
-def test_a_claim_that_was_reaped_meanwhile_ends_stale_and_the_job_is_run_again(jobs: Jobs, gate: type[Gate]) -> None:
+def test_a_claim_that_was_reaped_meanwhile_ends_stale_and_the_job_is_run_again(
+    jobs: Jobs, gate: type[Gate]
+) -> None:
     jobs.do(jobs.picker.insert(Job(fsm="gate", step="wait")))
     notes = Notes()
 
     async def main() -> None:
         # One place for two executions of one row: the node claims it again while the first still runs.
-        async with running_node(jobs.dsn, [gate], notes=notes, queues=(QueuePolicy(name="default", concurrency=2),)):
+        async with running_node(
+            jobs.dsn, [gate], notes=notes, queues=(QueuePolicy(name="default", concurrency=2),)
+        ):
             await asyncio.to_thread(gate.started.acquire, timeout=20)
             jobs.rows(
                 "UPDATE gen_durable SET status = 'runnable', attempt = attempt + 1, locked_by = NULL,"
