@@ -224,7 +224,7 @@ def hidden_environment() -> Iterator[None]:
     use = object()
     with _hidden_lock:
         for name in libpq_variables() & os.environ.keys():
-            _hidden[name] = (os.environ.pop(name), set())
+            _hidden[name] = (os.environ.pop(name), _hidden[name][1] if name in _hidden else set())
         for _, users in _hidden.values():
             users.add(use)
     try:
