@@ -1,7 +1,9 @@
-"""What every command line of pgreferee has in common: one sentence and the right exit status, never a traceback.
+"""What every command line of pgreferee has in common: one sentence and the right exit status, never a
+traceback.
 
-Exit status: architecture.md, "Front doors". 0 held, 1 violated, 2 wrong usage, 3 no Postgres or another infrastructure
-failure, 4 unknown. A Ctrl-C that a command does not handle itself ends with 130, as a shell expects.
+Exit status: architecture.md, "Front doors". 0 held, 1 violated, 2 wrong usage, 3 no Postgres or another
+infrastructure failure, 4 unknown. A Ctrl-C that a command does not handle itself ends with 130, as a shell
+expects.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ INTERRUPTED = 130
 
 
 class FrontDoor(click.Group):
-    """A group whose commands may raise `HarnessError`: printed as `error: <sentence>`, exit status as it says."""
+    """A group whose commands may raise `HarnessError`: printed as `error: <sentence>`, exit status as it
+    says."""
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
