@@ -1,8 +1,15 @@
-"""What every command line of pgreferee has in common: one sentence and the right exit status, never a traceback.
+"""What every command line of pgreferee has in common: one sentence and the right exit status, never a
+traceback.
 
+<<<<<<< HEAD
 Exit status: architecture.md, "Front doors". 0 held, 1 violated, 2 wrong usage, 3 no Postgres or another infrastructure
 failure, 4 unknown, which a crash of the command itself counts as. A Ctrl-C that a command does not handle itself ends
 with 130, as a shell expects.
+=======
+Exit status: architecture.md, "Front doors". 0 held, 1 violated, 2 wrong usage, 3 no Postgres or another
+infrastructure failure, 4 unknown. A Ctrl-C that a command does not handle itself ends with 130, as a shell
+expects.
+>>>>>>> postgres
 """
 
 from __future__ import annotations
@@ -20,7 +27,8 @@ UNKNOWN = 4
 
 
 class FrontDoor(click.Group):
-    """A group whose commands may raise `HarnessError`: printed as `error: <sentence>`, exit status as it says."""
+    """A group whose commands may raise `HarnessError`: printed as `error: <sentence>`, exit status as it
+    says."""
 
     @override
     def invoke(self, ctx: click.Context) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import msgspec
-from invariants.mutants import MUTANTS
+from invariants.mutants import REGISTRY
 
 from engine.front_door import FrontDoor
 from engine.postgres import signals_stop
@@ -38,7 +38,7 @@ def stress() -> None:
 )
 @click.option("--scenario", default="mixed", show_default=True, help=f"One of: {', '.join(SCENARIOS)}.")
 @click.option("--subject", default="reference", show_default=True, help=f"One of: {', '.join(SUBJECTS)}.")
-@click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(MUTANTS)}.")
+@click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(REGISTRY)}.")
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from invariants.mutants import MUTANTS
+from invariants.mutants import REGISTRY
 
 from engine.errors import UsageError
 from engine.postgres import Source, parse_pg
@@ -79,7 +79,7 @@ def checked(
         faults=_faults(faults),
         scenario=_known("scenario", scenario, SCENARIOS),
         subject=_known("subject", subject, SUBJECTS),
-        mutant=None if mutant is None else _known("mutant", mutant, MUTANTS),
+        mutant=None if mutant is None else _known("mutant", mutant, REGISTRY),
     )
 
 

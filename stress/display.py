@@ -67,7 +67,7 @@ class Display:
 
     def say(self, sentence: str) -> None:
         """A line that stays."""
-        self._progress.console.print(sentence, highlight=False, markup=False)
+        self._progress.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
         """The latest state."""

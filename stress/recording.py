@@ -13,7 +13,7 @@ import psycopg
 from engine.postgres import InfrastructureError, Server
 from invariants.evidence import Evidence
 from invariants.history import Recorder
-from invariants.ledger.process import RecorderFailed, RecorderProcess
+from invariants.ledger.process import RecorderError, RecorderProcess
 from invariants.ledger.reader import LedgerUnavailable
 
 MAX_LOG_LINES = 1_000
@@ -62,7 +62,7 @@ class Recording:
             except LedgerUnavailable as error:
                 yield cls(server, folder, None, str(error), notes)
                 return
-            except RecorderFailed as error:
+            except RecorderError as error:
                 raise InfrastructureError(f"the ledger cannot be recorded: {error}") from None
             with ledger:
                 yield cls(server, folder, ledger, None, notes)
@@ -85,10 +85,15 @@ class Recording:
             return Progress(0, 0)
         return Progress(self._ledger.progress["transactions"], self._ledger.progress["violations"])
 
+    def check_alive(self) -> None:
+        """Raises RecorderError when the recorder has ended by itself."""
+        if self._ledger is not None:
+            self._ledger.check_alive()
+
     def finish(self, connection: psycopg.Connection[Any]) -> None:
         """The run is at rest: record up to now, compare with the tables, and take the server's own evidence.
 
-        Raises RecorderFailed.
+        Raises RecorderError.
         """
         if self._ledger is not None:
             self._ledger.stop()

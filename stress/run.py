@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from invariants.ledger.process import RecorderFailed
-from invariants.mutants import MUTANTS
+from invariants.ledger.process import RecorderError
+from invariants.mutants import REGISTRY
 
 from engine.postgres import Server, Stopped, provision
 from engine.postgres.cleanup import uninterrupted
@@ -213,7 +213,7 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
         )
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             migrate(connection)
-            for statement in () if config.mutant is None else MUTANTS[config.mutant].schema:
+            for statement in () if config.mutant is None else REGISTRY[config.mutant].schema:
                 connection.execute(statement)
             with _run(config, server, folder, display, connection) as started:
                 stopped = _carry_out(started)
@@ -227,7 +227,7 @@ def _carry_out(started: Run) -> str | None:
         started.load()
         started.drain()
         started.rest()
-    except (Unfinished, ChildDied, RecorderFailed) as error:
+    except (Unfinished, ChildDied, RecorderError) as error:
         return str(error)
     except psycopg.OperationalError as error:
         return f"the server went away: {type(error).__name__}"

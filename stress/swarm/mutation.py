@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from invariants.mutants import MUTANTS, Mutant
+from invariants.mutants import REGISTRY
 
 from engine.node import ClaimNames
 from engine.picker import Picker
@@ -14,17 +14,19 @@ from engine.statements import Catalogue
 
 def picker_for(mutant: str | None) -> Picker:
     """A picker over the sound catalogue, or over the mutant's."""
-    return Picker() if mutant is None else Picker(MUTANTS[mutant].apply(Catalogue.load()))
+    return Picker() if mutant is None else Picker(REGISTRY[mutant].apply(Catalogue.load()))
 
 
 def claim_names_for(mutant: str | None, policy: NodePolicy) -> Callable[[str], str]:
-    """Names of claims; under the protocol mutant `worker-not-claim` a worker's claims all share one name."""
+    """Names of claims; under the protocol step `claims-named-by-worker` a worker's claims all share one name."""
     names = ClaimNames(policy)
-    if mutant is None or "claim-named-by-worker" not in _protocol(MUTANTS[mutant]):
+    if mutant is None or "claims-named-by-worker" not in REGISTRY[mutant].protocol:
         return names.next
-    per_queue: dict[str, str] = {}
-    return lambda queue: per_queue.setdefault(queue, names.next(queue))
+    workers: dict[str, str] = {}
 
+    def name_by_worker(queue: str) -> str:
+        if queue not in workers:
+            workers[queue] = names.next(queue)
+        return workers[queue]
 
-def _protocol(mutant: Mutant) -> frozenset[str]:
-    return mutant.protocol
+    return name_by_worker
