@@ -1,0 +1,31 @@
+"""What every command line of pgreferee has in common: one sentence and the right exit status, never a traceback.
+
+Exit status: architecture.md, "Front doors". 0 held, 1 violated, 2 wrong usage, 3 no Postgres or another infrastructure
+failure, 4 unknown. A Ctrl-C that a command does not handle itself ends with 130, as a shell expects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from typing_extensions import override
+
+from engine.errors import HarnessError
+
+INTERRUPTED = 130
+
+
+class FrontDoor(click.Group):
+    """A group whose commands may raise `HarnessError`: printed as `error: <sentence>`, exit status as it says."""
+
+    @override
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HarnessError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
