@@ -221,7 +221,9 @@ class Recorder:
         """Bytes of log that the server has flushed and the stream has not passed."""
         try:
             if self._side is None or self._side.closed:
-                self._side = psycopg.connect(self._config.dsn, autocommit=True)
+                self._side = psycopg.connect(
+                    self._config.dsn, autocommit=True, application_name="pgreferee recorder"
+                )
             row = self._side.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
         except psycopg.Error:
             return None
