@@ -81,8 +81,9 @@ class Run:
     def load(self) -> None:
         """Phases 1 and 2."""
         self.recording.phase("start")
-        self.swarm.start_nodes()
+        # Locust takes longest to come up.
         self.swarm.start_load()
+        self.swarm.start_nodes()
         self._tick_until(
             lambda: (report := self.swarm.read_load_report()) is not None and report.phase == "running",
             timeout_s=JOIN_TIMEOUT_S,
