@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from invariants.ledger.process import RecorderError
-from invariants.mutants import REGISTRY
 
 from engine.postgres import Server, Stopped, provision
 from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
+from invariants.ledger.process import RecorderError
+from invariants.mutants import REGISTRY
 from results.runs import create_run_folder
 from stress import config as knobs
 from stress.config import RunConfig

@@ -17,6 +17,7 @@ import msgspec
 import polars as pl
 
 from invariants.history.operations import Operation
+from invariants.witness import ended
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -120,5 +121,5 @@ def _inserted(o: Operation) -> int:
 def _ended(o: Operation) -> int:
     if o.f != "flush":
         return 0
-    committed = set(o.result["committed"])
-    return sum(outcome[2] in ("done", "stop") and outcome[0] in committed for outcome in o.value["outcomes"])
+    committed = set(ended(o))
+    return sum(kind in ("done", "stop") and (row, claim) in committed for row, claim, kind in o.value["outcomes"])

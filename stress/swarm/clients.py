@@ -15,11 +15,11 @@ from typing import Any
 import gevent
 import psycopg
 import psycopg.waiting
-from invariants.history import Recorder
 
 from engine.operation import Operation, perform
 from engine.picker import Picker
 from engine.sessions import describe_error
+from invariants.history import Recorder
 from stress.scenarios import Insert, Scenario
 from stress.swarm.configs import ClientsConfig
 

@@ -11,16 +11,15 @@ from pathlib import Path
 import gevent
 import gevent.os
 import locust.runners
-from invariants.history import Recorder
 from locust.env import Environment
 
+from invariants.history import Recorder
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import receive_config
 from stress.swarm.clients import Clients, ClientUser
 from stress.swarm.configs import ClientsConfig
 from stress.swarm.locust_master import LOOPBACK
 from stress.swarm.mutation import picker_for
-
 
 # Workers tell the master once a second, so that the display moves.
 REPORT_INTERVAL_S = 1
