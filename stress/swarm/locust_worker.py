@@ -34,7 +34,9 @@ def main() -> None:
     locust.runners.WORKER_REPORT_INTERVAL = REPORT_INTERVAL_S
     with Recorder(Path(config.history), f"client-{config.number}") as recorder:
         ClientUser.shared = Clients(config, SCENARIOS[config.scenario], picker_for(config.mutant), recorder)
-        environment = Environment(user_classes=[ClientUser], events=locust.events, stop_timeout=STOP_TIMEOUT_S)
+        environment = Environment(
+            user_classes=[ClientUser], events=locust.events, stop_timeout=STOP_TIMEOUT_S
+        )
         runner = environment.create_worker_runner(LOOPBACK, config.master_port)
         runner.greenlet.join()
 

@@ -30,7 +30,9 @@ def test_one_seed_gives_one_plan(run: dict[str, object]) -> None:
 
 
 @given(runs)
-def test_no_place_suffers_two_faults_at_once_and_one_of_several_nodes_is_left_alone(run: dict[str, object]) -> None:
+def test_no_place_suffers_two_faults_at_once_and_one_of_several_nodes_is_left_alone(
+    run: dict[str, object],
+) -> None:
     planned = plan(run)
     for fault in planned:
         at_once = [other for other in planned if other.at_s <= fault.at_s < other.at_s + other.lasts_s]
