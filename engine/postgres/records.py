@@ -19,7 +19,7 @@ import os
 import secrets
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,12 +126,32 @@ def end_processes(data_dir: Path) -> None:
     for process in found:
         # To the postmaster SIGQUIT is "immediate": it takes its children with it and frees its shared memory.
         _signal(process, signal.SIGQUIT if process.pid == postmaster else signal.SIGTERM)
-    _, alive = psutil.wait_procs(everybody, timeout=STOP_TIMEOUT_S)
+    alive = _wait(everybody)
     for process in alive:
         _signal(process, signal.SIGKILL)
-    _, alive = psutil.wait_procs(alive, timeout=STOP_TIMEOUT_S)
+    alive = _wait(alive)
     if alive:
         raise InfrastructureError(f"process {alive[0].pid} of {data_dir} does not end: end it by hand")
+
+
+def _wait(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Wait until the processes have ended; returns those that have not.
+
+    An orphan that is a zombie has ended: the first process of a container may never collect it.
+    """
+    alive = list(processes)
+    for _ in until(STOP_TIMEOUT_S):
+        alive = [process for process in alive if _is_alive(process)]
+        if not alive:
+            break
+    return alive
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _postmaster_pid(data_dir: Path) -> int | None:
