@@ -1,14 +1,17 @@
-"""`python -m stress run` from outside, as a user sees it: exit status, standard output, files, and what is left behind."""
+"""`python -m stress run` from outside: exit status, standard output, files, and what is left behind."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,21 @@ def test_wrong_arguments_end_with_one_sentence(
     assert "s3cret" not in "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
 
 
+@pytest.fixture
+def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the servers of this test alone live; short, for their sockets, and open to the server's account."""
+    folder = Path(tempfile.mkdtemp(prefix="pgr", dir="/tmp"))
+    folder.chmod(0o755)
+    monkeypatch.setenv("PGREFEREE_RUN_DIR", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def left_in(run_dir: Path) -> list[str]:
+    """What servers have left there."""
+    return [path.name for path in run_dir.glob("*/*") if path.name != ".lock"]
+
+
 def interrupted_run(out: Path, number: signal.Signals, after: str) -> tuple[int, str, set[int]]:
     """Start a run, signal it when its output says `after`; its status, output, and the pids of all its children."""
     process = subprocess.Popen(
@@ -180,9 +198,8 @@ def gone(pids: set[int]) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("after", ["PostgreSQL", "load"])
 def test_an_interrupted_run_leaves_its_record_and_nothing_else(
-    number: signal.Signals, after: str, tmp_path: Path
+    number: signal.Signals, after: str, tmp_path: Path, run_dir: Path
 ) -> None:
-    before = {path.name for path in Path(f"/tmp/pgreferee-{os.geteuid()}").glob("*")}
     status, output, family = interrupted_run(tmp_path, number, after)
     assert status == 4, output
     assert family
@@ -192,18 +209,19 @@ def test_an_interrupted_run_leaves_its_record_and_nothing_else(
     assert (verdict.verdict, verdict.reason) == ("unknown", "interrupted")
     assert after == "PostgreSQL" or verdict.ledger["transactions"] > 0
     assert "verdict: unknown: interrupted" in output
-    after_all = {path.name for path in Path(f"/tmp/pgreferee-{os.geteuid()}").glob("*")}
-    assert after_all <= before, "a server's folder is left"
+    assert left_in(run_dir) == []
 
 
 @pytest.mark.slow("15 s")
-def test_the_children_of_a_killed_harness_go_with_it(tmp_path: Path) -> None:
+def test_the_children_of_a_killed_harness_go_with_it(tmp_path: Path, run_dir: Path) -> None:
     _, _, family = interrupted_run(tmp_path, signal.SIGKILL, "load")
     ours = {pid for pid in family if _is_harness_process(pid)}
     assert gone(ours)
     # The server itself is for the next start to reap.
+    assert left_in(run_dir) != []
     with provision():
         assert gone(family)
+    assert left_in(run_dir) == []
 
 
 def _is_harness_process(pid: int) -> bool:
