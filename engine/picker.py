@@ -36,6 +36,9 @@ STATUSES: tuple[Status, ...] = (
 LIVE: tuple[Status, ...] = STATUSES[:4]
 TERMINAL: tuple[Status, ...] = STATUSES[4:]
 
+# An index entry of a longer text would be refused, and not before the row is claimed.
+MAX_INDEXED_BYTES = 1024
+
 SMALLINT = range(-(2**15), 2**15)
 INTEGER = range(-(2**31), 2**31)
 
@@ -68,6 +71,11 @@ class Job:
             value = getattr(self, name)
             if value is not None:
                 check_text(name, value)
+                if (
+                    name in ("queue", "concurrency_key", "correlation_key")
+                    and len(value.encode()) > MAX_INDEXED_BYTES
+                ):
+                    raise UnstorableValue(f"{name} must be at most {MAX_INDEXED_BYTES} bytes long")
         _check_range("priority", self.priority, SMALLINT)
         _check_range("fsm_version", self.fsm_version, INTEGER)
         if self.eligible_at is not None and self.eligible_at.tzinfo is None:
@@ -193,8 +201,8 @@ class Picker:
             try:
                 rows = yield self._claim_call(queue, batch, claim, lease_ms, gates)
             except (errors.UniqueViolation, errors.DeadlockDetected):
-                # Deadlocks are ruled out by the order in which the statement meets the arbiter; were a plan to break
-                # that order, the loser is still only a loser.
+                # Deadlocks are ruled out by the key locks that the statement tries; if one came all the same, from
+                # other people's statements, its loser is still only a loser.
                 attempt += 1
                 if attempt > CLAIM_RETRIES:
                     return Claim((), attempt)
