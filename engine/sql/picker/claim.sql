@@ -1,0 +1,71 @@
+-- Claim up to $2 runnable, eligible jobs of queue $1 for worker $3 with a lease of $4 ms; $5 names the configured
+-- gates. Returns the rows with their place in the pick order.
+-- Index: gen_durable_pick stops at the limit; the sibling probe and the arbiter are gen_durable_concurrency_active.
+-- Race 1: two claims see one row. SKIP LOCKED: the later one takes the next.
+-- Race 2: two claims take two rows of one key, each blind to the other's uncommitted claim. The arbiter refuses the
+-- second: the statement fails whole (unique_violation) and is tried again.
+-- A claim waits nowhere but there, on the arbiter. ORDER BY concurrency_key lets all claims come to it in one order;
+-- in pick order two claims of two keys can wait for each other (docs/findings.md, "claims deadlock").
+-- The lock taken in `candidate` is what keeps the ctid valid until the UPDATE.
+WITH candidate AS MATERIALIZED (
+    SELECT
+        g.ctid AS tid,
+        g.id,
+        g.priority,
+        g.eligible_at,
+        g.concurrency_key,
+        coalesce(g.concurrency_name = ANY ($5::text[]), false) AS gated
+    FROM gen_durable AS g
+    LEFT JOIN LATERAL (
+        SELECT true AS executing
+        FROM gen_durable AS s
+        WHERE
+            s.concurrency_key = g.concurrency_key
+            AND s.status = 'executing' AND s.concurrency_key IS NOT NULL AND s.concurrency_shard IS NULL
+        LIMIT 1
+    ) AS sibling ON true
+    WHERE
+        g.status = 'runnable'
+        AND g.queue = $1::text
+        AND g.eligible_at <= now()
+        AND (sibling.executing IS NULL OR g.concurrency_name = ANY ($5::text[]))
+    ORDER BY g.priority, g.eligible_at
+    LIMIT $2::bigint
+    FOR NO KEY UPDATE OF g SKIP LOCKED
+),
+
+ranked AS (
+    SELECT
+        c.*,
+        row_number() OVER (ORDER BY c.priority, c.eligible_at, c.id) AS place,
+        row_number() OVER (PARTITION BY c.concurrency_key ORDER BY c.priority, c.eligible_at, c.id) AS place_in_key
+    FROM candidate AS c
+),
+
+chosen AS MATERIALIZED (
+    SELECT
+        r.tid,
+        r.place,
+        r.gated
+    FROM ranked AS r
+    WHERE r.concurrency_key IS NULL OR r.gated OR r.place_in_key = 1
+    ORDER BY r.concurrency_key
+)
+
+UPDATE gen_durable AS g
+SET
+    status = 'executing',
+    locked_by = $3::text,
+    lease_expires_at = now() + $4::double precision * interval '1 millisecond',
+    concurrency_shard = CASE WHEN c.gated THEN 0 END,
+    -- An identity whose scope ends here is given up for good, never retaken.
+    correlation_scope = CASE
+        WHEN 'executing' = ANY (g.correlation_scope) THEN g.correlation_scope
+        ELSE '{}'
+    END,
+    updated_at = now()
+FROM chosen AS c
+WHERE g.ctid = c.tid
+RETURNING
+    c.place, g.id, g.fsm, g.fsm_version, g.step, g.state::text, g.attempt, g.queue, g.priority,
+    g.concurrency_key, g.concurrency_shard, g.rate_limit, g.weight

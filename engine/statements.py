@@ -1,0 +1,179 @@
+"""The catalogue: every SQL statement the engine sends, one file each under `engine/sql/<area>/<name>.sql`.
+
+The engine, the plan capture and the mutants load the same files. A file begins with a comment that says what the
+statement is for, which index it rides and which race it may lose; then follows one statement with `$1::type`
+parameters. The casts are the declaration of the parameter types: arguments travel as text with no type of their own,
+so a statement has one prepared form per connection whatever Python objects it is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+_PARAMETER = re.compile(r"\$(\d+)::([a-z_]+(?: precision)?(?:\[\])?)")
+_BARE_PARAMETER = re.compile(r"\$(\d+)")
+
+Argument = object
+Encoder = Callable[[Argument], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One named SQL text.
+
+    `types[i]` is the SQL type of parameter `$i+1`, read from its cast; `query` is the text as it goes over the wire.
+    """
+
+    name: str
+    text: str
+    comment: str
+    types: tuple[str, ...]
+    query: bytes
+    _encoders: tuple[Encoder, ...]
+
+    @classmethod
+    def parse(cls, name: str, source: str) -> Statement:
+        """Split a file into its leading comment and its SQL. Raises ValueError when a parameter has no cast."""
+        lines = source.strip().splitlines()
+        body_start = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+        comment = "\n".join(line.removeprefix("--").strip() for line in lines[:body_start])
+        text = "\n".join(lines[body_start:]).strip()
+        types = _parameter_types(name, text)
+        return cls(name, text, comment, types, text.encode(), tuple(_encoder(sql_type) for sql_type in types))
+
+    def with_text(self, text: str) -> Statement:
+        """The same statement with another SQL text; how a mutant is made."""
+        return Statement.parse(self.name, text)
+
+    def encode(self, arguments: tuple[Argument, ...]) -> list[str | None]:
+        """Arguments as Postgres text input, in parameter order. Raises ValueError on a wrong number of them."""
+        if len(arguments) != len(self._encoders):
+            raise ValueError(f"{self.name} takes {len(self._encoders)} arguments, not {len(arguments)}")
+        return [encode(argument) for encode, argument in zip(self._encoders, arguments, strict=True)]
+
+
+class Catalogue(Mapping[str, Statement]):
+    """Statements by name, such as `picker/claim`. Immutable; `patched` makes a variant."""
+
+    def __init__(self, statements: Mapping[str, Statement]) -> None:
+        self._statements = dict(statements)
+
+    @classmethod
+    def load(cls) -> Catalogue:
+        """Read every statement of the package."""
+        return cls(
+            {
+                statement.name: statement
+                for area in sorted(_root().iterdir(), key=lambda entry: entry.name)
+                if area.is_dir() and area.name != "schema"
+                for statement in _area(area)
+            }
+        )
+
+    def patched(self, texts: Mapping[str, str]) -> Catalogue:
+        """A catalogue in which the named statements have other texts. Raises KeyError for an unknown name."""
+        return Catalogue(
+            {**self._statements, **{name: self[name].with_text(text) for name, text in texts.items()}}
+        )
+
+    def __getitem__(self, name: str) -> Statement:
+        return self._statements[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._statements)
+
+    def __len__(self) -> int:
+        return len(self._statements)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered step of the schema: `engine/sql/schema/<version>_<name>.sql`."""
+
+    version: int
+    name: str
+    text: str
+
+
+def load_migrations() -> tuple[Migration, ...]:
+    """The schema's migrations in order. Raises ValueError where a number is missing or taken twice."""
+    migrations = []
+    for entry in sorted((_root() / "schema").iterdir(), key=lambda entry: entry.name):
+        number, _, rest = entry.name.removesuffix(".sql").partition("_")
+        if number.isdigit():
+            migrations.append(Migration(int(number), rest, entry.read_text("utf-8")))
+    if [migration.version for migration in migrations] != list(range(1, len(migrations) + 1)):
+        raise ValueError(f"migrations are not numbered 1, 2, 3 …: {[m.version for m in migrations]}")
+    return tuple(migrations)
+
+
+def load_text(path: str) -> str:
+    """The text of one file below `engine/sql`, such as `schema/ensure.sql`."""
+    return (_root() / path).read_text("utf-8")
+
+
+def _root() -> Traversable:
+    return files("engine") / "sql"
+
+
+def _area(area: Traversable) -> Iterator[Statement]:
+    for entry in sorted(area.iterdir(), key=lambda entry: entry.name):
+        if entry.name.endswith(".sql"):
+            yield Statement.parse(f"{area.name}/{entry.name.removesuffix('.sql')}", entry.read_text("utf-8"))
+
+
+def _parameter_types(name: str, text: str) -> tuple[str, ...]:
+    used = {int(number) for number in _BARE_PARAMETER.findall(text)}
+    declared: dict[int, str] = {}
+    for number, sql_type in _PARAMETER.findall(text):
+        if declared.setdefault(int(number), sql_type) != sql_type:
+            raise ValueError(f"{name}: parameter ${number} is cast to two types")
+    if used != set(range(1, len(used) + 1)) or set(declared) != used:
+        raise ValueError(f"{name}: every parameter $1 … ${len(used)} needs a cast such as $1::bigint")
+    return tuple(declared[number] for number in sorted(declared))
+
+
+def _encoder(sql_type: str) -> Encoder:
+    if sql_type.endswith("[]"):
+        return _text_array if sql_type == "text[]" else _plain_array
+    return _scalar
+
+
+def _scalar(value: Argument) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, int | float):
+        return repr(value)
+    raise TypeError(f"cannot send a {type(value).__name__} to Postgres")
+
+
+def _plain_array(values: Argument) -> str:
+    # Elements of these types (numbers, booleans, ISO timestamps) hold nothing that an array literal would quote.
+    return (
+        "{" + ",".join("NULL" if (text := _scalar(value)) is None else text for value in _items(values)) + "}"
+    )
+
+
+def _text_array(values: Argument) -> str:
+    return "{" + ",".join("NULL" if value is None else _quoted(value) for value in _items(values)) + "}"
+
+
+def _quoted(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"cannot send a {type(value).__name__} as text")
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _items(values: Argument) -> list[object] | tuple[object, ...]:
+    if not isinstance(values, list | tuple):
+        raise TypeError(f"cannot send a {type(values).__name__} as an array")
+    return values

@@ -1,0 +1,96 @@
+"""What may be stored: text that Postgres can hold, and JSON that `jsonb` can hold, checked before it is sent.
+
+A value that the server would refuse must fail where it was made, in the caller's stack, not inside a batch that
+carries other people's work.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+# The largest jsonb string and array are bounded by 28-bit lengths; a job's state has no business being near that.
+MAX_JSON_BYTES = 64 * 1024 * 1024
+# jsonb keeps numbers as numeric, which ends at 131,072 digits before the decimal point.
+MAX_NUMBER_DIGITS = 131_072
+# json.loads and Postgres' stack (max_stack_depth) both recurse; Postgres stops near 6,000 on a stock server.
+MAX_JSON_DEPTH = 500
+
+# An odd number of backslashes before u0000 is the escape itself, not a text that shows one.
+_NUL_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_LONG_NUMBER = re.compile(rf"\d{{{MAX_NUMBER_DIGITS + 1}}}")
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+class UnstorableValue(ValueError):
+    """A value that Postgres cannot hold; the message names the field and the reason."""
+
+
+def check_text(field: str, value: str) -> str:
+    """The same text. Raises UnstorableValue for a NUL character or half a surrogate pair."""
+    if "\x00" in value:
+        raise UnstorableValue(f"{field} holds a NUL character, which Postgres text cannot hold")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UnstorableValue(f"{field} holds half a surrogate pair, which is not text") from None
+    return value
+
+
+def to_json(field: str, value: object) -> str:
+    """JSON text of a value that `jsonb` accepts. Raises UnstorableValue otherwise."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise UnstorableValue(f"{field} holds half a surrogate pair, which is not text") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnstorableValue(f"{field} cannot be written as JSON: {error}") from None
+    if size > MAX_JSON_BYTES:
+        raise UnstorableValue(f"{field} is {size} bytes of JSON; the limit is {MAX_JSON_BYTES}")
+    if _NUL_ESCAPE.search(text):
+        raise UnstorableValue(f"{field} holds a NUL character, which jsonb cannot hold")
+    if size > MAX_NUMBER_DIGITS and _LONG_NUMBER.search(text) and _has_long_number(value):
+        raise UnstorableValue(f"{field} holds a number of more than {MAX_NUMBER_DIGITS} digits")
+    if (text.count("[") + text.count("{")) > MAX_JSON_DEPTH and _depth(value) > MAX_JSON_DEPTH:
+        raise UnstorableValue(f"{field} nests more than {MAX_JSON_DEPTH} levels deep")
+    return text
+
+
+def to_json_object(field: str, value: object) -> str:
+    """JSON text of a mapping with text keys. Raises UnstorableValue for anything else."""
+    if not isinstance(value, dict):
+        raise UnstorableValue(f"{field} must be a dict, not {type(value).__name__}")
+    return to_json(field, value)
+
+
+def _has_long_number(value: object) -> bool:
+    return any(
+        isinstance(leaf, int) and leaf.bit_length() > MAX_NUMBER_DIGITS * 3.3 for leaf in _leaves(value)
+    )
+
+
+def _leaves(value: object) -> list[object]:
+    pending, leaves = [value], []
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            pending.extend(item.values())
+        elif isinstance(item, list | tuple):
+            pending.extend(item)
+        else:
+            leaves.append(item)
+    return leaves
+
+
+def _depth(value: object) -> int:
+    deepest, pending = 0, [(value, 0)]
+    while pending:
+        item, depth = pending.pop()
+        if isinstance(item, dict):
+            pending.extend((child, depth + 1) for child in item.values())
+        elif isinstance(item, list | tuple):
+            pending.extend((child, depth + 1) for child in item)
+        deepest = max(deepest, depth)
+    return deepest
