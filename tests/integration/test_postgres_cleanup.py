@@ -52,14 +52,12 @@ def test_an_exception_in_the_block_leaves_nothing() -> None:
     assert traces(seen) == []
 
 
-def test_ctrl_c_while_it_starts_leaves_nothing(passable: Path) -> None:
+def test_ctrl_c_while_it_starts_leaves_nothing(own_run_folder: Path) -> None:
     """Interrupted at many points of the start, also where `initdb` or the postmaster is just coming up."""
-    env = {**os.environ, "PGREFEREE_RUN_DIR": str(passable)}
-    root = Path(env["PGREFEREE_RUN_DIR"]) / f"pgreferee-{os.geteuid()}"
     code = "from engine.postgres import provision\nprint('go', flush=True)\nwith provision(): pass"
     for delay_ms in (0, 60, 150, 250, 350, 450, 550):
         process = subprocess.Popen(
-            [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert process.stdout is not None
         process.stdout.readline()
@@ -68,8 +66,8 @@ def test_ctrl_c_while_it_starts_leaves_nothing(passable: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.wait(30)
         process.stdout.close()
-        assert [path.name for path in root.glob("[!.]*")] == []
-        assert not any(str(root) in " ".join(each.cmdline()) for each in _our_processes())
+        assert [path.name for path in own_run_folder.glob("[!.]*")] == []
+        assert not any(str(own_run_folder) in " ".join(each.cmdline()) for each in _our_processes())
 
 
 def _runs(process: psutil.Process) -> bool:
