@@ -91,12 +91,34 @@ def test_the_next_start_removes_what_a_killed_harness_left() -> None:
 
 
 def test_what_a_killed_postmaster_left_is_removed_as_well() -> None:
+    """Its folder, and on Linux its shared memory, which lies elsewhere."""
     with harness("embedded") as running:
         postmaster = running.postmaster()
+        segments = _shared_memory(postmaster)
         running.end(signal.SIGKILL)
         postmaster.kill()
+        if Path("/dev/shm").is_dir():
+            assert len(segments) >= 2
+            assert all(_exists(segment) for segment in segments)
         records.reap()
         assert traces(running.server) == []
+        assert not any(_exists(segment) for segment in segments)
+
+
+def _shared_memory(postmaster: psutil.Process) -> set[str]:
+    """The files in `/dev/shm` and the System V segments (as `sysv:ID`) that a postmaster uses."""
+    if not Path("/dev/shm").is_dir():
+        return set()
+    files = {each.path for each in postmaster.memory_maps() if each.path.startswith("/dev/shm/")}
+    lines = Path(postmaster.cwd(), "postmaster.pid").read_text().splitlines()
+    return files | {f"sysv:{lines[6].split()[1]}"}
+
+
+def _exists(segment: str) -> bool:
+    if segment.startswith("sysv:"):
+        rows = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+        return segment.removeprefix("sysv:") in {row.split()[1] for row in rows}
+    return Path(segment).exists()
 
 
 def test_an_initdb_whose_harness_was_killed_is_ended() -> None:
