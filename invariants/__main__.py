@@ -32,7 +32,7 @@ def check(run: Path, as_json: bool) -> None:
     try:
         report = judge_folder(run)
     except FolderError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
     if as_json:
         ledger = {"transactions": report.transactions, "changes": report.changes}

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
 
@@ -69,7 +70,8 @@ class SingleOwner:
                 self.checked += 1
                 if old[locked_by] != new[locked_by]:
                     self.findings.add(
-                        f"row {t.id} went from claim {text(old[locked_by])} to {text(new[locked_by])} without "
+                        f"row {t.id} went from claim {text(old[locked_by])} to {text(new[locked_by])} "
+                        f"without "
                         "the first one's end",
                         [t.id],
                         transaction.number,
@@ -82,7 +84,8 @@ class SingleOwner:
         name = claim or b""
         if self._claims.setdefault(name, transaction.number) != transaction.number:
             self.findings.add(
-                f"row {t.id} was claimed under {text(claim)}, a name that an earlier claim has used: its outcome and "
+                f"row {t.id} was claimed under {text(claim)}, a name that an earlier claim has used: its "
+                f"outcome and "
                 "the earlier claim's cannot be told apart",
                 [t.id],
                 transaction.number,
@@ -163,7 +166,8 @@ class SingleOwner:
             for row, claim in ended(operation):
                 if (xid, row) not in self._seen:
                     self.findings.add(
-                        f"{operation.process} was told that its {operation.f} ended claim {claim} of row {row} in "
+                        f"{operation.process} was told that its {operation.f} ended claim {claim} of row "
+                        f"{row} in "
                         f"transaction {xid}, which ended no claim of that row",
                         [row],
                         None,
@@ -179,7 +183,7 @@ class ConcurrencyExclusion:
     statement = "at every commit at most one executing row per concurrency key that is not a configured gate"
     needs_ledger, needs_history, needs_rest = True, False, False
 
-    def __init__(self, columns: Columns, witness: Witness | None) -> None:
+    def __init__(self, columns: Columns, _: Witness | None) -> None:
         self.checked = 0
         self.findings = Findings()
         self._key, self._shard = columns.concurrency_key, columns.concurrency_shard
@@ -215,7 +219,7 @@ class ConcurrencyExclusion:
             row[self._key] if status == EXECUTING and row is not None and row[self._shard] is None else None
         )
 
-    def conclude(self, rest: Rest) -> str | None:
+    def conclude(self, _: Rest) -> str | None:
         return None
 
 
@@ -226,7 +230,7 @@ class IdentityUnique:
     statement = "at every commit at most one row occupies a correlation key"
     needs_ledger, needs_history, needs_rest = True, False, False
 
-    def __init__(self, columns: Columns, witness: Witness | None) -> None:
+    def __init__(self, columns: Columns, _: Witness | None) -> None:
         self.checked = 0
         self.findings = Findings()
         self._occupies = _occupies(columns)
@@ -256,7 +260,7 @@ class IdentityUnique:
                     transaction.number,
                 )
 
-    def conclude(self, rest: Rest) -> str | None:
+    def conclude(self, _: Rest) -> str | None:
         return None
 
 
@@ -265,7 +269,8 @@ class NoLostJob:
 
     name = "no-lost-job"
     statement = (
-        "an insert that answered with an id reaches a terminal status once workers run; nothing is runnable or "
+        "an insert that answered with an id reaches a terminal status once workers run; nothing is runnable "
+        "or "
         "executing at rest"
     )
     needs_ledger, needs_history, needs_rest = True, True, True
@@ -383,7 +388,7 @@ class Lifecycle:
     statement = "only the transitions of picker.md §4, the reaper, the release, the wake and the sweeps occur"
     needs_ledger, needs_history, needs_rest = True, False, False
 
-    def __init__(self, columns: Columns, witness: Witness | None) -> None:
+    def __init__(self, columns: Columns, _: Witness | None) -> None:
         self.checked = 0
         self.findings = Findings()
         self._c = columns
@@ -485,7 +490,8 @@ class PickOrder:
             claim = t.new[c.locked_by] or b""
             if eligible_at > transaction.committed_us:
                 self.findings.add(
-                    f"row {t.id} started {(eligible_at - transaction.committed_us) / 1e6:.3f} s before it was eligible",
+                    f"row {t.id} started {(eligible_at - transaction.committed_us) / 1e6:.3f} s before it "
+                    f"was eligible",
                     [t.id],
                     transaction.number,
                 )
@@ -498,7 +504,7 @@ class PickOrder:
         if operation is None or operation.type != "ok":
             return
         told = [(claimed[row], row) for row in operation.result["ids"] if row in claimed]
-        for (first, row), (second, after) in zip(told, told[1:], strict=False):
+        for (first, row), (second, after) in pairwise(told):
             if first > second:
                 self.findings.add(
                     f"claim {claim} handed out row {row} (priority {first[0]}) before row {after} (priority "
@@ -506,7 +512,7 @@ class PickOrder:
                     [row, after], transaction.number, [operation],
                 )  # fmt: skip
 
-    def conclude(self, rest: Rest) -> str | None:
+    def conclude(self, _: Rest) -> str | None:
         return None
 
 
@@ -514,10 +520,13 @@ class LeaseRespect:
     """Nothing is taken back before its lease has run out."""
 
     name = "lease-respect"
-    statement = "a claim whose lease is renewed in time is never reaped or reclaimed, also with clashing worker prefixes"
+    statement = (
+        "a claim whose lease is renewed in time is never reaped or reclaimed, also with clashing worker "
+        "prefixes"
+    )
     needs_ledger, needs_history, needs_rest = True, False, False
 
-    def __init__(self, columns: Columns, witness: Witness | None) -> None:
+    def __init__(self, columns: Columns, _: Witness | None) -> None:
         self.checked = 0
         self.findings = Findings()
         self._c = columns
@@ -534,13 +543,14 @@ class LeaseRespect:
             left_us = microseconds(t.old[c.lease_expires_at] or b"") - transaction.committed_us
             if left_us > 0:
                 self.findings.add(
-                    f"claim {text(t.old[c.locked_by])} of row {t.id} was taken back with {left_us / 1e6:.3f} s of its "
+                    f"claim {text(t.old[c.locked_by])} of row {t.id} was taken back with {left_us / 1e6:.3f} "
+                    f"s of its "
                     "lease left",
                     [t.id],
                     transaction.number,
                 )
 
-    def conclude(self, rest: Rest) -> str | None:
+    def conclude(self, _: Rest) -> str | None:
         return None
 
 
@@ -551,15 +561,15 @@ class ContentionQuiet:
     statement = "a lost race surfaces as a retry or a smaller batch, never as an error to the caller"
     needs_ledger, needs_history, needs_rest = False, True, False
 
-    def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
+    def __init__(self, _: Columns, witness: Witness | None) -> None:
         self.checked = 0
         self.findings = Findings()
         self._witness = witness
 
-    def transaction(self, transaction: Transaction, transitions: Sequence[Transition]) -> None:
+    def transaction(self, _: Transaction, __: Sequence[Transition]) -> None:
         """Only the history is looked at."""
 
-    def conclude(self, rest: Rest) -> str | None:
+    def conclude(self, _: Rest) -> str | None:
         for o in self._witness.operations if self._witness is not None else ():
             if o.f in ("count", "phase", "fault", "step"):
                 continue
@@ -583,12 +593,12 @@ class NoDeadlock:
     )
     needs_ledger, needs_history, needs_rest = False, False, False
 
-    def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
+    def __init__(self, _: Columns | None, witness: Witness | None) -> None:
         self.checked = 0
         self.findings = Findings()
         self._witness = witness
 
-    def transaction(self, transaction: Transaction, transitions: Sequence[Transition]) -> None:
+    def transaction(self, _: Transaction, __: Sequence[Transition]) -> None:
         """The server's own figures are looked at, at rest."""
 
     def conclude(self, rest: Rest) -> str | None:
@@ -607,7 +617,8 @@ class NoDeadlock:
             self.checked += 1
             if count > self.findings.count:
                 self.findings.add(
-                    f"the server counted {count} deadlocks in this database (pg_stat_database.deadlocks), of which "
+                    f"the server counted {count} deadlocks in this database (pg_stat_database.deadlocks), of "
+                    f"which "
                     f"{self.findings.count} surfaced elsewhere"
                 )
         elif log is not None:
@@ -617,7 +628,7 @@ class NoDeadlock:
         return None
 
 
-PICKER_RULES: Final[tuple[Callable[[Any, Witness | None], Rule], ...]] = (
+PICKER_RULES: Final[tuple[type[Rule], ...]] = (
     SingleOwner, ConcurrencyExclusion, IdentityUnique, NoLostJob, Lifecycle, PickOrder, LeaseRespect,
     ContentionQuiet, NoDeadlock,
 )  # fmt: skip
@@ -647,7 +658,8 @@ def check_generated(row: dict[str, str | None]) -> str | None:
 
 
 def _shape(c: Columns) -> Callable[[Row, Row], str]:
-    """In which of its shapes a claim ended. `next` and `release` of a first attempt may look alike: `release`."""
+    """In which of its shapes a claim ended. `next` and `release` of a first attempt may look alike:
+    `release`."""
     status, attempt, eligible_at = c.status, c.attempt, c.eligible_at
     told = itemgetter(
         *(place for place, name in enumerate(c.names) if name in ("step", "state", "last_error"))

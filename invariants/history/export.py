@@ -22,7 +22,8 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def to_frame(operations: Sequence[Operation]) -> pl.DataFrame:
-    """One row per operation. `value` and `result` are JSON text, for they differ from operation to operation."""
+    """One row per operation. `value` and `result` are JSON text, for they differ from operation to
+    operation."""
     encode = msgspec.json.encode
     return pl.DataFrame(
         {
@@ -120,5 +121,5 @@ def _inserted(o: Operation) -> int:
 def _ended(o: Operation) -> int:
     if o.f != "flush":
         return 0
-    committed = set(o.result["committed"])
+    committed = {entry if isinstance(entry, int) else entry[0] for entry in o.result["committed"]}
     return sum(outcome[2] in ("done", "stop") and outcome[0] in committed for outcome in o.value["outcomes"])

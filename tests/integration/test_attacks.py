@@ -1,5 +1,5 @@
-"""Attacks on the sound engine that succeed today. Each is strict: closing the hole turns the test, which then moves to
-the scripts of `test_mutants.py` with the open form as a mutant.
+"""Attacks on the sound engine that succeed today. Each is strict: closing the hole turns the test, which then
+moves to the scripts of `test_mutants.py` with the open form as a mutant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from tests.fixtures.arena import DEADLINE_S, ROW_GATE, STATEMENT_GATE, Arena, Se
 from tests.integration.test_mutants import OpenArena, job, quietly, two_claims_of_two_keys
 
 FLUSH_LOCKS_FIRST = (
-    ("\n\nUPDATE gen_durable", ",\n\nlocked AS MATERIALIZED (SELECT o.*, count(*) OVER () AS n FROM owned AS o)\n\nUPDATE gen_durable"),
+    (
+        "\n\nUPDATE gen_durable",
+        ",\n\nlocked AS MATERIALIZED (SELECT o.*, count(*) OVER () FROM owned AS o)\n\nUPDATE gen_durable",
+    ),
     ("FROM owned AS o\nWHERE g.id", "FROM locked AS o\nWHERE g.id"),
 )
 
@@ -28,15 +31,16 @@ def wait_for_gate(arena: Arena, session: Session, future: Future[Any], lock: int
     deadline = time.monotonic() + DEADLINE_S
     query = f"SELECT count(*) FROM pg_locks WHERE pid = {session.pid} AND objid = {lock} AND NOT granted"
     while arena.execute(query) != [(1,)]:
-        assert not future.done() and time.monotonic() < deadline, "the session did not come to the gate"
+        assert not future.done(), "the session ended without coming to the gate"
+        assert time.monotonic() < deadline, "the session did not come to the gate"
 
 
 def flush_meets_claim(arena: Arena) -> None:
     """A claim with an old snapshot and a flush with a stale outcome each hold what the other wants.
 
-    The claim's snapshot is older than everything below, so its guard does not see that key A is executing. The flush
-    ends A's claim and then waits for a row that was reaped and that the claim has locked; the claim waits at the arbiter
-    for the end of A's claim.
+    The claim's snapshot is older than everything below, so its guard does not see that key A is executing.
+    The flush ends A's claim and then waits for a row that was reaped and that the claim has locked; the claim
+    waits at the arbiter for the end of A's claim.
     """
     node, claimer, flusher = (arena.session(name) for name in ("node", "claimer", "flusher"))
     first = node.insert(job(queue="z")) or 0
@@ -68,7 +72,8 @@ def flush_meets_claim(arena: Arena) -> None:
 def use_the_plan_of_a_busy_table(arena: Arena) -> None:
     """Many executing rows: the flush's plan locks a row, writes it, and goes on to the next."""
     arena.execute(
-        "INSERT INTO gen_durable (fsm, step, queue, status, locked_by, lease_expires_at) SELECT 'f', 's', 'filler', "
+        "INSERT INTO gen_durable (fsm, step, queue, status, locked_by, lease_expires_at) SELECT 'f', 's', "
+        "'filler', "
         "'executing', 'filler', now() + interval '1 hour' FROM generate_series(1, 5000)"
     )
     arena.execute("ANALYZE gen_durable")
@@ -96,7 +101,9 @@ def test_a_flush_that_locks_all_its_rows_first_does_not_deadlock_with_a_claim(op
     assert of(report, "no-deadlock").verdict == "held", verdicts(report)
 
 
-@pytest.mark.xfail(strict=True, reason="the order in which a claim meets the arbiter is the plan's: a hash join loses it")
+@pytest.mark.xfail(
+    strict=True, reason="the order in which a claim meets the arbiter is the plan's: a hash join loses it"
+)
 @pytest.mark.parametrize("setting", ["enable_nestloop", "enable_tidscan"])
 def test_two_claims_do_not_deadlock_under_another_plan(setting: str, open_arena: OpenArena) -> None:
     arena = open_arena(None)
@@ -105,7 +112,9 @@ def test_two_claims_do_not_deadlock_under_another_plan(setting: str, open_arena:
     assert of(arena.judge(), "no-deadlock").verdict == "held"
 
 
-@pytest.mark.xfail(strict=True, raises=psycopg.errors.ProgramLimitExceeded, reason="the arbiter cannot index the key")
+@pytest.mark.xfail(
+    strict=True, raises=psycopg.errors.ProgramLimitExceeded, reason="the arbiter cannot index the key"
+)
 def test_a_long_concurrency_key_does_not_wedge_its_queue(open_arena: OpenArena) -> None:
     one = open_arena(None).session("one")
     assert one.insert(job(concurrency_key=secrets.token_hex(5000))) is not None
@@ -113,7 +122,9 @@ def test_a_long_concurrency_key_does_not_wedge_its_queue(open_arena: OpenArena) 
     assert one.claim("one.1").rows
 
 
-@pytest.mark.xfail(strict=True, raises=psycopg.errors.SerializationFailure, reason="sessions take the server's default")
+@pytest.mark.xfail(
+    strict=True, raises=psycopg.errors.SerializationFailure, reason="sessions take the server's default"
+)
 def test_a_stricter_default_isolation_level_makes_no_errors(open_arena: OpenArena) -> None:
     arena = open_arena(None)
     arena.session_settings = {"default_transaction_isolation": "repeatable read"}
