@@ -21,10 +21,9 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
 
-from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Row, Transaction
 from invariants.rules import Columns, Findings, Rest, Rule, Transition, microseconds, scope, text
-from invariants.witness import Insert, Witness, ended, error_of
+from invariants.witness import Ender, Insert, Witness, ended, error_of
 
 TABLE: Final = "gen_durable"
 EXECUTING, RUNNABLE = b"executing", b"runnable"
@@ -130,8 +129,8 @@ class SingleOwner:
             return
         claim = text(old[self._locked_by])
         shape = self._shape(old, new)
-        operation = witness.enders.get(transaction.xid)
-        if operation is None:
+        ender = witness.ender(transaction.xid)
+        if ender is None:
             if not self._unknown_could(witness, t.id, claim, shape, t.after):
                 self.findings.add(
                     f"claim {claim} of row {t.id} was ended ({shape}) by nobody who says so",
@@ -140,9 +139,9 @@ class SingleOwner:
                 )
             return
         self._seen.add((transaction.xid, t.id))
-        problem = _wrong_end(operation, t.id, claim, shape, t.after)
+        problem = _wrong_end(ender, t.id, claim, shape, t.after)
         if problem is not None:
-            self.findings.add(f"row {t.id}: {problem}", [t.id], transaction.number, [operation])
+            self.findings.add(f"row {t.id}: {problem}", [t.id], transaction.number, [ender.operation])
 
     def _unknown_could(self, w: Witness, row: int, claim: str, shape: str, after: bytes | None) -> bool:
         if any(END_OF_KIND.get(kind) == after for _, kind in w.unknown_flushes.get((row, claim), ())):
@@ -701,19 +700,21 @@ def _signature(job: dict[str, Any]) -> tuple[str | None, ...]:
     return tuple(None if job[name] is None else str(job[name]) for name in names)
 
 
-def _wrong_end(o: Operation, row: int, claim: str, shape: str, after: bytes | None) -> str | None:
+def _wrong_end(ender: Ender, row: int, claim: str, shape: str, after: bytes | None) -> str | None:
     """What is wrong with an operation having ended that claim in that shape; None when nothing is."""
-    asked = o.value["outcomes"] if o.f == "flush" else o.value.get("holds", o.result.get("holds", ()))
-    mine = [entry for entry in asked if entry[0] == row]
-    if (row, claim) not in {(entry[0], entry[1]) for entry in mine}:
-        others = ", ".join(entry[1] for entry in mine) or "none of that row"
+    o = ender.operation
+    mine = ender.asked.get(row, ())
+    kinds = [kind for asked, kind in mine if asked == claim]
+    if not kinds:
+        others = ", ".join(asked for asked, _ in mine) or "none of that row"
         return f"{o.f} of {o.process} carried claim {others} and ended claim {claim}, which was not its own"
-    if (row, claim) not in ended(o):
+    if (row, claim) not in ender.told:
         return f"{o.f} of {o.process} ended claim {claim} and was told that it did not"
     if o.f == "flush":
-        kinds = {entry[2] for entry in mine if entry[1] == claim}
-        if after not in {END_OF_KIND.get(kind) for kind in kinds}:
-            return f"outcome {'/'.join(sorted(kinds))} of {o.process} made the row {text(after)}"
+        if after not in [END_OF_KIND.get(kind or "") for kind in kinds]:
+            return (
+                f"outcome {'/'.join(kind or '?' for kind in kinds)} of {o.process} made the row {text(after)}"
+            )
     elif (o.f == "reap" and shape != "reap") or (o.f == "release" and shape != "release"):
         return f"{o.f} of {o.process} had the effect of a {shape}"
     return None
