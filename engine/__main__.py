@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from engine.front_door import FrontDoor
+from engine.node_command import node_command
 from engine.postgres.command import postgres
 
 
@@ -14,6 +15,7 @@ def engine() -> None:
 
 
 engine.add_command(postgres)
+engine.add_command(node_command)
 
 if __name__ == "__main__":
     engine(prog_name="python -m engine")

@@ -20,7 +20,13 @@ from engine.sessions import OutcomeUnknown, Sessions, Unavailable
 
 Settled = Literal["committed", "stale", "abandoned"]
 
-RECONNECT_PAUSE_S = 0.1
+RETRY_PAUSE_S = 0.1
+
+
+def is_about_the_value(error: psycopg.OperationalError) -> bool:
+    """Whether the server refused what was sent: too deep or too large (class 54). A cancel, a lock time-out, a full
+    disk or a deadlock are about the moment."""
+    return (error.sqlstate or "").startswith("54")
 
 
 class Flusher:
@@ -93,7 +99,7 @@ class Flusher:
                 settled.set_result("committed" if won else "stale")
 
     async def _send(self, commits: list[Commit]) -> Ended:
-        """Flush once, or again for as long as the connection is at fault.
+        """Flush once, or again for as long as the connection or the moment is at fault, not the batch.
 
         Sending again after an unknown outcome is safe: what the first transaction committed no longer executes under
         its claim, so the second finds it stale.
@@ -112,7 +118,11 @@ class Flusher:
                     )
                 except (OutcomeUnknown, Unavailable):
                     self._observer.count("reconnect")
-                    await asyncio.sleep(RECONNECT_PAUSE_S)
+                except psycopg.OperationalError as error:
+                    if is_about_the_value(error):
+                        raise
+                    self._observer.count("contended")
+                await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _divide(
         self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], error: psycopg.Error

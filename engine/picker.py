@@ -74,9 +74,9 @@ class Job:
             raise UnstorableValue("eligible_at must carry a time zone")
         if not 0 < self.weight < float("inf"):
             raise UnstorableValue(f"weight must be a positive, finite number, not {self.weight}")
-        unknown = set(self.correlation_scope) - set(STATUSES)
-        if unknown:
-            raise UnstorableValue(f"correlation_scope holds {sorted(unknown)[0]!r}, which is not a status")
+        for status in self.correlation_scope:
+            if status not in STATUSES:
+                raise UnstorableValue(f"correlation_scope holds {status!r}, which is not a status")
         if self.correlation_scope and "runnable" not in self.correlation_scope:
             raise UnstorableValue(
                 "correlation_scope must hold 'runnable': an identity is taken at insert or never"
@@ -200,7 +200,7 @@ class Picker:
                     return Claim((), attempt)
             else:
                 ranked = sorted(rows, key=lambda row: int(row[0]))
-                return Claim(tuple(Claimed(*row[1:], claim=claim) for row in ranked), attempt)
+                return Claim(tuple(Claimed(*(*row[1:], claim)) for row in ranked), attempt)
 
     def _claim_call(self, queue: str, batch: int, claim: str, lease_ms: float, gates: Sequence[str]) -> Call:
         return call(self._sql["picker/claim"], queue, batch, claim, float(lease_ms), list(gates))

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 MAX_CONCURRENCY = 10_000
+POSITIVE = (
+    "lease_ttl_ms",
+    "heartbeat_interval_ms",
+    "poll_interval_ms",
+    "max_poll_interval_ms",
+    "max_batch",
+    "reap_interval_ms",
+    "reap_batch",
+)
+ZERO_ALLOWED = ("max_delay_ms", "drain_timeout_ms")
 
 
 class PolicyError(ValueError):
@@ -70,15 +80,10 @@ class NodePolicy:
     reaper: bool = True
 
     def __post_init__(self) -> None:
-        for knob in fields(self):
-            value = getattr(self, knob.name)
-            if (
-                isinstance(value, float | int)
-                and not isinstance(value, bool)
-                and not 0 < value < float("inf")
-            ):
-                if not (value == 0 and knob.name in ("max_delay_ms", "drain_timeout_ms")):
-                    raise PolicyError(f"{knob.name} must be a positive, finite number, not {value}")
+        for name in POSITIVE:
+            _check(name, getattr(self, name), 0 < getattr(self, name) < float("inf"))
+        for name in ZERO_ALLOWED:
+            _check(name, getattr(self, name), 0 <= getattr(self, name) < float("inf"))
         if ":" in self.instance or "@" in self.node:
             raise PolicyError(
                 "an instance may hold no colon and a node no at sign: they delimit a claim's name"
@@ -91,3 +96,10 @@ class NodePolicy:
             raise PolicyError("heartbeat_interval_ms must be at most a third of lease_ttl_ms")
         if self.poll_interval_ms > self.max_poll_interval_ms:
             raise PolicyError("poll_interval_ms must not be above max_poll_interval_ms")
+
+
+def _check(name: str, value: float, allowed: bool) -> None:
+    if not allowed:
+        raise PolicyError(
+            f"{name} must be {'zero or ' if name in ZERO_ALLOWED else ''}positive and finite, not {value}"
+        )

@@ -30,7 +30,7 @@ from engine.observer import Observer
 from engine.picker import Claimed, Commit, Hold, Picker
 from engine.policy import NodePolicy, QueuePolicy
 from engine.sessions import OutcomeUnknown, Sessions, Unavailable
-from engine.values import to_json, to_json_object
+from engine.values import check_text, to_json, to_json_object
 
 # Polls of many nodes drift apart by this much either way.
 POLL_JITTER = 0.2
@@ -258,7 +258,7 @@ class Scheduler:
         try:
             return to_commit(hold, self._registry.on_error(step, error))
         except Exception as second:
-            return to_commit(hold, stop_with_error(step, second))
+            return to_commit(hold, stop_with_error(second))
 
 
 def to_commit(hold: Hold, outcome: Outcome) -> Commit:
@@ -269,7 +269,7 @@ def to_commit(hold: Hold, outcome: Outcome) -> Commit:
                 id=hold.id,
                 claim=hold.claim,
                 kind="next",
-                step=step,
+                step=check_text("step", step),
                 state=None if state is None else to_json_object("state", dict(state)),
             )
         case Retry(delay_ms, error):

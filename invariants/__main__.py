@@ -14,7 +14,7 @@ from rich.table import Table
 from invariants.folder import FolderError, judge_folder
 from invariants.mutants import REGISTRY
 from invariants.picker import PICKER_RULES
-from invariants.render import print_report
+from invariants.render import print_report, print_verdict
 
 USAGE = 2
 
@@ -39,7 +39,9 @@ def check(run: Path, as_json: bool) -> None:
         verdict = {"verdict": report.verdict, "invariants": report.invariants(), "ledger": ledger}
         click.echo(msgspec.json.format(msgspec.json.encode(verdict)).decode())
     else:
-        print_report(Console(), report)
+        console = Console(highlight=False)
+        print_report(console, report)
+        print_verdict(console, report.verdict, report.reason)
     sys.exit(report.exit_code)
 
 

@@ -1,4 +1,5 @@
-"""Which major versions can be had on this machine, and how. Looks at this machine only: nothing is fetched."""
+"""Which major versions can be had on this machine, and how. Looks at this machine only: nothing is
+fetched."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ State = Literal["ready", "fetchable", "unavailable"]
 class Way:
     """One way to one major version.
 
-    `ready`: a start needs no network. `fetchable`: it is downloaded at the first start. `detail` is a version and a
-    place, or the reason why not. `pg` is what to give as `--pg` for exactly this way (`npm` has none of its own: the
-    bare major version tries it first).
+    `ready`: a start needs no network. `fetchable`: it is downloaded at the first start. `detail` is a version
+    and a place, or the reason why not. `pg` is what to give as `--pg` for exactly this way (`npm` has none of
+    its own: the bare major version tries it first).
     """
 
     source: str
@@ -50,7 +51,9 @@ def survey() -> list[Availability]:
     engine_problem = containers.why_unreachable()
     images = [] if engine_problem else containers.local_images()
     return [
-        Availability(major, (_npm(major), _embedded(major), _system(major), _container(major, engine_problem, images)))
+        Availability(
+            major, (_npm(major), _embedded(major), _system(major), _container(major, engine_problem, images))
+        )
         for major in MAJORS
     ]
 

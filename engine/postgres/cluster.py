@@ -1,8 +1,8 @@
 """One started server: a data directory, a postmaster, its log; from an installation on this machine.
 
-The postmaster is a child of the harness in a session of its own, so that a Ctrl-C at the terminal reaches the harness
-only, which then stops it in order. The password never is an argument or an environment variable: `initdb` reads it
-from a 0600 file that is removed at once.
+The postmaster is a child of the harness in a session of its own, so that a Ctrl-C at the terminal reaches the
+harness only, which then stops it in order. The password never is an argument or an environment variable:
+`initdb` reads it from a 0600 file that is removed at once.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class Cluster:
         if result.returncode != 0:
             lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no reason given"]
             raise InfrastructureError(
-                f"initdb of Postgres {self.installation.version} failed as {self.account.name}: {lines[0].strip()}"
+                f"initdb of Postgres {self.installation.version} failed as {self.account.name}: "
+                f"{lines[0].strip()}"
             )
         own = {
             "listen_addresses": "127.0.0.1" if self.tcp else "",
@@ -110,13 +111,14 @@ class Cluster:
             "logging_collector": "off",
             "log_destination": "stderr",
         }
-        with open(self.lodging.data_dir / "postgresql.conf", "a", encoding="utf-8") as file:
+        with (self.lodging.data_dir / "postgresql.conf").open("a", encoding="utf-8") as file:
             file.write(profiles.as_configuration({**self._settings, **own}))
 
     def start(self) -> None:
         """Start the postmaster and wait until it accepts connections.
 
-        The first start picks the port and tries another one if somebody else was faster; later starts keep it.
+        The first start picks the port and tries another one if somebody else was faster; later starts keep
+        it.
         """
         if self._process is not None and self._process.poll() is None:
             return
@@ -159,7 +161,8 @@ class Cluster:
         return False
 
     def stop(self, mode: StopMode) -> None:
-        """Stop the postmaster with everything it started, and wait until it is gone; nothing to do when it is."""
+        """Stop the postmaster with everything it started, and wait until it is gone; nothing to do when it
+        is."""
         process = self._process
         if process is None:
             return
@@ -180,7 +183,7 @@ class Cluster:
     def log_bytes(self, since: int) -> bytes:
         """The log from byte `since` on."""
         try:
-            with open(self.log_path, "rb") as file:
+            with self.log_path.open("rb") as file:
                 file.seek(since)
                 return file.read()
         except FileNotFoundError:
@@ -188,7 +191,7 @@ class Cluster:
 
     def _write(self, path: Path, text: str) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             if self.account.switch:
                 os.fchown(descriptor, self.account.uid, self.account.gid)
             file.write(text)
@@ -204,7 +207,8 @@ def _status(data_dir: Path) -> tuple[int, str] | None:
 
 
 def _reason(log: str) -> str | None:
-    """Why a postmaster gave up, from what it logged: its last word, or the word before if that says nothing."""
+    """Why a postmaster gave up, from what it logged: its last word, or the word before if that says
+    nothing."""
     said = [line[found.end() :] for line in log.splitlines() if (found := _SEVERITY.search(line))]
     telling = [text for text in said if not text.endswith(("contains errors", "is shut down"))]
     return telling[-1] if telling else None

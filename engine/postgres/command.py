@@ -23,7 +23,9 @@ _MARKS = {"ready": "[green]yes[/]", "fetchable": "[yellow]after a download[/]", 
 @click.command("postgres")
 @click.option("--pg", "pg", metavar="SPEC", default="embedded", show_default=True, help="Which Postgres.")
 @click.option("--profile", type=click.Choice(["fast", "durable"]), default="fast", show_default=True)
-@click.option("--list", "list_", is_flag=True, help="Say for each major version whether and how it can be had here.")
+@click.option(
+    "--list", "list_", is_flag=True, help="Say for each major version whether and how it can be had here."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print data instead of text on standard output.")
 @click.option("--keep", is_flag=True, help="Keep the database that was made (dsn: only).")
 def postgres(pg: str, profile: Profile, list_: bool, as_json: bool, keep: bool) -> None:
@@ -61,7 +63,9 @@ def _print_server(server: Server, *, as_json: bool) -> None:
     else:
         click.echo(server.dsn)
     sys.stdout.flush()
-    click.echo(f"Postgres {server.version_text} ({server.source}). Connect with: psql '{server.dsn}'", err=True)
+    click.echo(
+        f"Postgres {server.version_text} ({server.source}). Connect with: psql '{server.dsn}'", err=True
+    )
     if server.tcp_dsn is not None and server.tcp_dsn != server.dsn:
         click.echo(f"Over TCP: {server.tcp_dsn}", err=True)
     for note in server.notes:
@@ -84,7 +88,11 @@ def _print_list(found: list[Availability], *, as_json: bool) -> None:
             first, last = number == 0, number == len(each.ways) - 1
             major, mark = (str(each.major), _MARKS[each.state]) if first else ("", "")
             style = "dim" if way.state == "unavailable" else None
-            table.add_row(major, mark, f"[{style}]{way.source}[/]" if style else way.source, way.detail, end_section=last)
+            table.add_row(
+                major,
+                mark,
+                f"[{style}]{way.source}[/]" if style else way.source,
+                way.detail,
+                end_section=last,
+            )
     console.print(table)
-
-

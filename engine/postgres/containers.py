@@ -1,9 +1,10 @@
 """Postgres from a container image, through `testcontainers`.
 
-What differs from `testcontainers`' own start: the port is published on the loopback interface only and chosen here, so
-that it stays the same over a restart; readiness is asked for from outside (the library's own check puts the password on
-a command line inside of the container, which everybody on the host can list); and instead of Ryuk, a second container
-from a registry, the label `pgreferee.owner` says who owns a container: whoever starts next removes a dead owner's.
+What differs from `testcontainers`' own start: the port is published on the loopback interface only and chosen
+here, so that it stays the same over a restart; readiness is asked for from outside (the library's own check
+puts the password on a command line inside of the container, which everybody on the host can list); and
+instead of Ryuk, a second container from a registry, the label `pgreferee.owner` says who owns a container:
+whoever starts next removes a dead owner's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
 
 from engine.errors import InfrastructureError
 from engine.postgres import conninfo
@@ -58,13 +61,15 @@ def _client() -> docker.DockerClient:
 
 
 def local_images(client: docker.DockerClient | None = None) -> list[str]:
-    """The names of the images that the engine has already. Raises `InfrastructureError` when there is no engine."""
+    """The names of the images that the engine has already. Raises `InfrastructureError` when there is no
+    engine."""
     client = client or _client()
     return sorted(tag for image in client.images.list() for tag in image.tags)
 
 
 class PostgresInContainer:
-    """The control of one container: `stop` and `start` act on the server in it, which is its first process."""
+    """The control of one container: `stop` and `start` act on the server in it, which is its first
+    process."""
 
     def __init__(self, container: Any, params: Mapping[str, str]) -> None:
         self._container = container
@@ -92,7 +97,8 @@ class PostgresInContainer:
         return text[since:]
 
     def wait_until_ready(self) -> None:
-        """Wait until the server accepts the superuser. The image starts and stops one on the way, not on TCP."""
+        """Wait until the server accepts the superuser. The image starts and stops one on the way, not on
+        TCP."""
         failure = ""
         for _ in until(READY_TIMEOUT_S):
             for params in self._candidates():
@@ -105,16 +111,20 @@ class PostgresInContainer:
                     return
             self._container.reload()
             if self._container.status in ("exited", "dead"):
-                lines = self.log_bytes(0).decode(errors="replace").strip().splitlines() or ["it wrote nothing"]
+                lines = self.log_bytes(0).decode(errors="replace").strip().splitlines() or [
+                    "it wrote nothing"
+                ]
                 raise InfrastructureError(
                     f"the container has stopped by itself: {conninfo.redact(lines[-1], self.params)}"
                 )
-        raise InfrastructureError(f"the server in the container was not ready in {READY_TIMEOUT_S} s: {failure}")
+        raise InfrastructureError(
+            f"the server in the container was not ready in {READY_TIMEOUT_S} s: {failure}"
+        )
 
     def _candidates(self) -> Iterator[dict[str, str]]:
         yield self.params
-        # When the harness itself runs in a container beside this one, the published port is on another loopback
-        # interface, and the container's own address is the way.
+        # When the harness itself runs in a container beside this one, the published port is on another
+        # loopback interface, and the container's own address is the way.
         networks = self._container.attrs.get("NetworkSettings", {}).get("Networks", {})
         for network in networks.values():
             if network.get("IPAddress"):
@@ -209,6 +219,7 @@ def _container_class() -> type[Any]:
     class Quiet(PostgresContainer):  # type: ignore[misc,unused-ignore]
         """Leaves waiting to us; see the module's docstring."""
 
+        @override
         def _connect(self) -> None:
             pass
 
@@ -240,7 +251,9 @@ def reap() -> list[str]:
     client = _client()
     removed = []
     with _engine_errors("list containers"):
-        for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True):
+        for container in client.containers.list(
+            all=True, filters={"label": OWNER_LABEL}, ignore_removed=True
+        ):
             try:
                 owner = Owner.from_object(json.loads(container.labels[OWNER_LABEL]))
             except ValueError:

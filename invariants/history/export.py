@@ -17,13 +17,13 @@ import msgspec
 import polars as pl
 
 from invariants.history.operations import Operation
+from invariants.witness import ended
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def to_frame(operations: Sequence[Operation]) -> pl.DataFrame:
-    """One row per operation. `value` and `result` are JSON text, for they differ from operation to
-    operation."""
+    """One row per operation. `value` and `result` are JSON text, for they differ from operation to operation."""
     encode = msgspec.json.encode
     return pl.DataFrame(
         {
@@ -121,5 +121,5 @@ def _inserted(o: Operation) -> int:
 def _ended(o: Operation) -> int:
     if o.f != "flush":
         return 0
-    committed = {entry if isinstance(entry, int) else entry[0] for entry in o.result["committed"]}
-    return sum(outcome[2] in ("done", "stop") and outcome[0] in committed for outcome in o.value["outcomes"])
+    committed = set(ended(o))
+    return sum(kind in ("done", "stop") and (row, claim) in committed for row, claim, kind in o.value["outcomes"])

@@ -57,6 +57,11 @@ class RecorderProcess:
         """The process's id."""
         return self._process.pid
 
+    def check_alive(self) -> None:
+        """Raises RecorderError when it has ended by itself."""
+        if self._over and self._ended is None:
+            raise RecorderError(self._why())
+
     def stop(self, until: str | None = None, timeout_s: float = 150.0) -> dict[str, Any]:
         """Let it record up to a position (None: everything committed by now), compare, and end.
 

@@ -47,7 +47,7 @@ _STATUS = struct.Struct("!cQQQqB")
 _BURST: Final = 20_000
 
 
-class LedgerUnavailable(Exception):  # noqa: N818  # a state of the server, not of this code
+class LedgerUnavailable(Exception):  # a state of the server, not of this code
     """The server or the role does not allow a ledger; the message says which setting to change."""
 
 

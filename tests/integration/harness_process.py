@@ -36,7 +36,9 @@ class Harness:
     server: dict[str, Any]
 
     def postmaster(self) -> psutil.Process:
-        return psutil.Process(int((Path(self.server["data_dir"]) / "postmaster.pid").read_text().splitlines()[0]))
+        return psutil.Process(
+            int((Path(self.server["data_dir"]) / "postmaster.pid").read_text().splitlines()[0])
+        )
 
     def end(self, number: signal.Signals) -> int:
         """Send a signal and wait for the exit status."""
@@ -76,6 +78,8 @@ def traces(server: Mapping[str, Any]) -> list[str]:
     left = [str(path) for path in (folder, folder.with_suffix(".json")) if path.exists()]
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.cwd().startswith(str(folder)) or any(str(folder) in part for part in process.cmdline()):
+            if process.cwd().startswith(str(folder)) or any(
+                str(folder) in part for part in process.cmdline()
+            ):
                 left.append(f"process {process.pid}")
     return left

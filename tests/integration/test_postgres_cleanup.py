@@ -21,7 +21,9 @@ from engine.postgres.owners import Owner
 from tests.integration.harness_process import harness, traces
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, -2), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, -2), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_an_interrupted_harness_leaves_nothing(number: signal.Signals, status: int) -> None:
     with harness("embedded") as running:
         assert traces(running.server) != []
@@ -39,48 +41,55 @@ def test_the_first_ctrl_c_cleans_up_even_when_a_second_one_follows_at_once() -> 
 
 def test_an_exception_in_the_block_leaves_nothing() -> None:
     seen = {}
-    with pytest.raises(ZeroDivisionError), provision("embedded") as server:
-        seen = {"socket_dir": str(server.socket_dir)}
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with provision("embedded") as server:
+            seen["socket_dir"] = str(server.socket_dir)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert traces(seen) == []
 
 
-def test_ctrl_c_while_it_starts_leaves_nothing() -> None:
+def test_ctrl_c_while_it_starts_leaves_nothing(passable: Path) -> None:
     """Interrupted at many points of the start, also where `initdb` or the postmaster is just coming up."""
-    env = {**os.environ, "PGREFEREE_RUN_DIR": f"/tmp/i{os.getpid()}"}
+    env = {**os.environ, "PGREFEREE_RUN_DIR": str(passable)}
     root = Path(env["PGREFEREE_RUN_DIR"]) / f"pgreferee-{os.geteuid()}"
     code = "from engine.postgres import provision\nprint('go', flush=True)\nwith provision(): pass"
-    for delay_ms in (0, 40, 80, 150, 250, 350, 400, 450, 500, 550):
+    for delay_ms in (0, 60, 150, 250, 350, 450, 550):
         process = subprocess.Popen(
             [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(delay_ms / 1000)  # not to wait for something: the points of the start are what is swept over
+        # Not to wait for something: the points of the start are what is swept over.
+        time.sleep(delay_ms / 1000)
         process.send_signal(signal.SIGINT)
         process.wait(30)
         process.stdout.close()
         assert [path.name for path in root.glob("[!.]*")] == []
         assert not any(str(root) in " ".join(each.cmdline()) for each in _our_processes())
-    for path in root.iterdir():
-        path.unlink()
-    root.rmdir()
-    root.parent.rmdir()
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it does; an orphan may stay a zombie for a while, or for ever in a container."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def _our_processes() -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if each.name() in ("postgres", "initdb")]
+    return [each for each in psutil.process_iter() if each.name() in ("postgres", "initdb") and _runs(each)]
 
 
 def test_the_next_start_removes_what_a_killed_harness_left() -> None:
     with harness("embedded") as running:
         postmaster = running.postmaster()
         running.end(signal.SIGKILL)
-        assert postmaster.is_running()
+        assert _runs(postmaster)
         assert traces(running.server) != []
         with provision("embedded"):
             assert traces(running.server) == []
-            assert not postmaster.is_running()
+            assert not _runs(postmaster)
 
 
 def test_what_a_killed_postmaster_left_is_removed_as_well() -> None:
@@ -88,7 +97,6 @@ def test_what_a_killed_postmaster_left_is_removed_as_well() -> None:
         postmaster = running.postmaster()
         running.end(signal.SIGKILL)
         postmaster.kill()
-        psutil.wait_procs([postmaster], timeout=10)
         records.reap()
         assert traces(running.server) == []
 
@@ -204,7 +212,9 @@ def test_somebody_elses_run_folder_is_refused(tmp_path: Path, monkeypatch: pytes
         folders.run_folder()
 
 
-def test_a_run_folder_too_deep_for_a_socket_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_folder_too_deep_for_a_socket_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PGREFEREE_RUN_DIR", str(tmp_path / ("x" * 90)))
     with pytest.raises(InfrastructureError, match="too long"), provision("embedded"):
         pass

@@ -41,7 +41,9 @@ def test_it_prints_a_dsn_that_works_and_removes_everything_when_told_to_stop(num
 
 
 def test_json_is_all_that_standard_output_holds() -> None:
-    process = subprocess.Popen([*COMMAND, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [*COMMAND, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout is not None
     shown = json.loads(process.stdout.readline())
     assert shown["source"] == "embedded"
@@ -79,7 +81,11 @@ def test_the_list_works_where_nothing_can_be_had(tmp_path: Path) -> None:
         (["--pg", "12"], 2, 'error: "12" names no supported Postgres: use a major version from 13 to 18\n'),
         (["--pg", "foo"], 2, None),
         (["--pg", "dsn:"], 2, None),
-        (["--keep"], 2, "error: only the database on a server of your own can be kept: use keep with --pg dsn:...\n"),
+        (
+            ["--keep"],
+            2,
+            "error: only the database on a server of your own can be kept: use keep with --pg dsn:...\n",
+        ),
         (
             ["--pg", "dsn:postgresql://u:geheim@127.0.0.1:1/d"],
             3,

@@ -36,7 +36,8 @@ def engine_client() -> Iterator[docker.DockerClient]:
 
 @pytest.fixture(scope="module")
 def image(engine_client: docker.DockerClient) -> str:
-    """`$PGREFEREE_TEST_IMAGE`, or any image of Postgres that is here, or one made of the system's Postgres."""
+    """`$PGREFEREE_TEST_IMAGE`, or any image of Postgres that is here, or one made of the system's
+    Postgres."""
     stated = os.environ.get("PGREFEREE_TEST_IMAGE")
     if stated:
         return stated
@@ -44,7 +45,9 @@ def image(engine_client: docker.DockerClient) -> str:
     for name in images:
         if name.startswith(("postgres:", f"{LOCAL}:")):
             return name
-    majors = [major for major in range(18, 12, -1) if Path(f"/usr/lib/postgresql/{major}/bin/initdb").exists()]
+    majors = [
+        major for major in range(18, 12, -1) if Path(f"/usr/lib/postgresql/{major}/bin/initdb").exists()
+    ]
     if not majors or shutil.which("docker") is None:
         pytest.skip("no image of Postgres here, and no system installation to make one of")
     result = subprocess.run([BUILD, str(majors[0])], capture_output=True, text=True, timeout=110)
@@ -53,7 +56,9 @@ def image(engine_client: docker.DockerClient) -> str:
 
 
 def ours(client: docker.DockerClient) -> list[str]:
-    return [each.name for each in client.containers.list(all=True, filters={"label": containers.OWNER_LABEL})]
+    return [
+        str(each.name) for each in client.containers.list(all=True, filters={"label": containers.OWNER_LABEL})
+    ]
 
 
 def volumes(client: docker.DockerClient) -> set[str]:
@@ -111,19 +116,25 @@ def test_the_next_start_removes_a_killed_harnesss_container_only(
     assert ours(engine_client) == []
 
 
-def test_a_container_that_ends_by_itself_is_one_sentence(engine_client: docker.DockerClient, image: str) -> None:
-    with pytest.raises(InfrastructureError, match="stopped by itself: .*invalid value"):
-        with provision(f"container:{image}", "fast", {"shared_buffers": "plenty"}):
-            pass
+def test_a_container_that_ends_by_itself_is_one_sentence(
+    engine_client: docker.DockerClient, image: str
+) -> None:
+    with (
+        pytest.raises(InfrastructureError, match=r"stopped by itself: .*invalid value"),
+        provision(f"container:{image}", "fast", {"shared_buffers": "plenty"}),
+    ):
+        pass
     assert ours(engine_client) == []
 
 
 def test_no_engine_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("unix:///no/such/socket", "tcp://127.0.0.1:1", "nonsense"):
         monkeypatch.setenv("DOCKER_HOST", host)
-        with pytest.raises(InfrastructureError, match="no container engine can be reached"):
-            with provision("container:17"):
-                pass
+        with (
+            pytest.raises(InfrastructureError, match="no container engine can be reached"),
+            provision("container:17"),
+        ):
+            pass
 
 
 def test_an_image_that_cannot_be_had_is_one_sentence(engine_client: docker.DockerClient) -> None:

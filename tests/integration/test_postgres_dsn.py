@@ -6,9 +6,9 @@ import json
 import signal
 import subprocess
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import LiteralString
+from typing import Any, LiteralString
 from urllib.parse import quote
 
 import psycopg
@@ -28,9 +28,10 @@ from engine.postgres import (
     provision,
 )
 from engine.postgres.accounts import server_account
+from engine.postgres.owners import current_owner
 from tests.integration.harness_process import harness
 
-SECRET = "p%w@d/§ß it's \"odd\" &?#"
+SECRET = 'p%w@d/§ß it\'s "odd" &?#'
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,8 @@ def theirs() -> Iterator[Server]:
             conn.execute("COMMENT ON DATABASE shop IS 'orders'")
             conn.execute("CREATE DATABASE pgreferee_0123456789ab")
             conn.execute("CREATE DATABASE pgreferee_ba9876543210")
-            conn.execute("""COMMENT ON DATABASE pgreferee_ba9876543210 IS '{"pgreferee": 1, "owner": "me"}'""")
+            conn.execute("""COMMENT ON DATABASE pgreferee_ba9876543210 IS '{"pgreferee": 1, "owner":
+            "me"}'""")
         for name in ("shop", "pgreferee_0123456789ab", "pgreferee_ba9876543210"):
             with psycopg.connect(conninfo.with_database(server.admin_dsn, name)) as conn:
                 conn.execute("CREATE TABLE orders AS SELECT i, md5(i::text) FROM generate_series(1, 1000) i")
@@ -78,7 +80,9 @@ def dump(server: Server) -> str:
         timeout=60,
     )
     # pg_dump 18 guards psql against hostile dumps with a word that is new each time.
-    lines = [line for line in result.stdout.splitlines() if not line.startswith(("\\restrict ", "\\unrestrict "))]
+    lines = [
+        line for line in result.stdout.splitlines() if not line.startswith(("\\restrict ", "\\unrestrict "))
+    ]
     return "\n".join(lines)
 
 
@@ -113,7 +117,10 @@ def test_the_server_says_who_it_is_and_that_it_is_not_ours_to_stop(theirs: Serve
 def test_a_role_without_replication_still_works_and_says_why_there_is_no_ledger(theirs: Server) -> None:
     with provision(dsn_of(theirs, "maker")) as server:
         assert server.wal_level_logical
-        assert server.why_no_ledger == 'the role "maker" may not use replication slots: ALTER ROLE ... REPLICATION'
+        assert (
+            server.why_no_ledger
+            == 'the role "maker" may not use replication slots: ALTER ROLE ... REPLICATION'
+        )
     with provision(dsn_of(theirs, "postgres", password=conninfo.parse(theirs.dsn)["password"])) as server:
         assert server.why_no_ledger is None
 
@@ -126,7 +133,8 @@ def test_a_password_with_every_odd_character_works_in_every_spelling(
     port = conninfo.parse(theirs.tcp_dsn)["port"]
     spec = {
         "URI": f"dsn:postgresql://maker:{quote(SECRET, safe='')}@127.0.0.1:{port}/postgres",
-        "keywords": "dsn:" + psycopg.conninfo.make_conninfo(host="127.0.0.1", port=port, user="maker", password=SECRET),
+        "keywords": "dsn:"
+        + psycopg.conninfo.make_conninfo(host="127.0.0.1", port=port, user="maker", password=SECRET),
         "environment": "dsn:postgresql://127.0.0.1",
         "service": "dsn:service=theirs",
     }[profile]
@@ -134,7 +142,9 @@ def test_a_password_with_every_odd_character_works_in_every_spelling(
         for name, value in {"PGUSER": "maker", "PGPASSWORD": SECRET, "PGPORT": port}.items():
             monkeypatch.setenv(name, value)
     if profile == "service":
-        (tmp_path / "services").write_text(f"[theirs]\nhost=127.0.0.1\nport={port}\nuser=maker\n", encoding="utf-8")
+        (tmp_path / "services").write_text(
+            f"[theirs]\nhost=127.0.0.1\nport={port}\nuser=maker\n", encoding="utf-8"
+        )
         escaped = SECRET.replace("\\", "\\\\").replace(":", "\\:")
         (tmp_path / "passwords").write_text(f"*:*:*:maker:{escaped}\n", encoding="utf-8")
         (tmp_path / "passwords").chmod(0o600)
@@ -151,8 +161,14 @@ def test_a_password_with_every_odd_character_works_in_every_spelling(
 
 FAILURES = {
     "nobody listens": ("dsn:postgresql://u:{}@127.0.0.1:1/d", "Connection refused"),
-    "no such host": ("dsn:postgresql://u:{}@no-such-host.invalid/d", "cannot connect to u@no-such-host.invalid/d: "),
-    "wrong password": ("dsn:postgresql://maker:{}x@127.0.0.1:PORT/postgres", "password authentication failed"),
+    "no such host": (
+        "dsn:postgresql://u:{}@no-such-host.invalid/d",
+        "cannot connect to u@no-such-host.invalid/d: ",
+    ),
+    "wrong password": (
+        "dsn:postgresql://maker:{}x@127.0.0.1:PORT/postgres",
+        "password authentication failed",
+    ),
     "no such database": ("dsn:postgresql://maker:{}@127.0.0.1:PORT/nix", 'database "nix" does not exist'),
     "no such socket": ("dsn:postgresql://u:{}@/d?host=/no/such/folder", "No such file or directory"),
     "no privilege": ("dsn:postgresql://poor:{}@127.0.0.1:PORT/postgres", '"poor" may not create databases'),
@@ -179,20 +195,28 @@ def test_what_does_not_work_is_one_sentence_without_the_password(
 
 
 def test_settings_and_keep_are_refused_where_they_mean_nothing(theirs: Server) -> None:
-    with pytest.raises(UsageError, match="change them there"), provision(dsn_of(theirs, "maker"), "fast", {"jit": "off"}):
+    with (
+        pytest.raises(UsageError, match="change them there"),
+        provision(dsn_of(theirs, "maker"), "fast", {"jit": "off"}),
+    ):
         pass
     with pytest.raises(UsageError, match="keep"), provision("embedded", keep=True):
         pass
 
 
-def test_an_old_server_is_refused_and_a_newer_one_is_noted(monkeypatch: pytest.MonkeyPatch, theirs: Server) -> None:
+def test_an_old_server_is_refused_and_a_newer_one_is_noted(
+    monkeypatch: pytest.MonkeyPatch, theirs: Server
+) -> None:
     from engine.postgres import spec
 
     monkeypatch.setattr(spec, "NEWEST_MAJOR", theirs.major - 1)
     with provision(dsn_of(theirs, "maker")) as server:
         assert any("newer than the newest" in note for note in server.notes)
     monkeypatch.setattr(spec, "OLDEST_MAJOR", theirs.major + 1)
-    with pytest.raises(InfrastructureError, match="the server is Postgres"), provision(dsn_of(theirs, "maker")):
+    with (
+        pytest.raises(InfrastructureError, match="the server is Postgres"),
+        provision(dsn_of(theirs, "maker")),
+    ):
         pass
 
 
@@ -202,14 +226,12 @@ def test_a_kept_database_stays_and_is_never_reaped(theirs: Server) -> None:
     assert kept in names(theirs)
     assert theirs.admin_dsn is not None
     with psycopg.connect(theirs.admin_dsn, autocommit=True) as conn:
-        forge(conn, kept, keep=True, started="1")
+        forge(conn, kept, {"started": "1"}, keep=True)
         assert databases.reap(conn) == []
         assert databases.drop(conn, kept)
 
 
-def forge(conn: psycopg.Connection[tuple[object, ...]], name: str, *, keep: bool = False, **change: str) -> None:
-    from engine.postgres.owners import current_owner
-
+def forge(conn: psycopg.Connection[Any], name: str, change: Mapping[str, str], *, keep: bool = False) -> None:
     owner = {**json.loads(current_owner().to_json()), **change}
     marker = json.dumps({"pgreferee": 1, "keep": keep, "owner": owner})
     conn.execute(sql.SQL("COMMENT ON DATABASE {} IS {}").format(sql.Identifier(name), sql.Literal(marker)))
@@ -232,7 +254,7 @@ def test_only_databases_of_certainly_dead_owners_are_dropped(
     name = databases.new_name()
     with psycopg.connect(theirs.admin_dsn, autocommit=True) as conn:
         databases.create(conn, name)
-        forge(conn, name, **change)
+        forge(conn, name, change)
         assert databases.reap(conn) == ([name] if dropped else [])
         assert databases.drop(conn, name) is not dropped
 
@@ -275,14 +297,19 @@ def test_sessions_slots_and_prepared_transactions_do_not_keep_a_database_alive()
 
 
 def test_why_there_is_no_ledger_names_what_to_change() -> None:
-    with provision("embedded", "fast", {"max_replication_slots": "1"}) as server:
-        with psycopg.connect(server.dsn, autocommit=True) as conn:
-            conn.execute("SELECT pg_create_logical_replication_slot('taken', 'pgoutput')")
-            assert "max_replication_slots" in (inspection.why_no_ledger(conn) or "")
+    with (
+        provision("embedded", "fast", {"max_replication_slots": "1"}) as server,
+        psycopg.connect(server.dsn, autocommit=True) as conn,
+    ):
+        conn.execute("SELECT pg_create_logical_replication_slot('taken', 'pgoutput')")
+        assert "max_replication_slots" in (inspection.why_no_ledger(conn) or "")
 
 
 def test_a_database_that_somebody_dropped_is_not_missed(theirs: Server) -> None:
     assert theirs.admin_dsn is not None
-    with provision(dsn_of(theirs, "maker")) as server, psycopg.connect(theirs.admin_dsn, autocommit=True) as conn:
+    with (
+        provision(dsn_of(theirs, "maker")) as server,
+        psycopg.connect(theirs.admin_dsn, autocommit=True) as conn,
+    ):
         conn.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(server.database)))
     assert server.database not in names(theirs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import stat
 import threading
@@ -21,9 +20,11 @@ from engine.postgres import (
     UsageError,
     assert_ours,
     binaries,
+    cluster,
     conninfo,
     fresh_database,
     npm,
+    ports,
     provision,
 )
 
@@ -37,7 +38,9 @@ def show(dsn: str, setting: str) -> str:
 
 def test_each_test_gets_an_empty_database_of_the_harness(server: Server, database: str) -> None:
     with psycopg.connect(database) as conn:
-        tables = conn.execute("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace").fetchall()
+        tables = conn.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+        ).fetchall()
         assert tables == []
         assert_ours(conn)
         assert conn.info.dbname not in (server.database, "postgres")
@@ -54,16 +57,27 @@ def test_a_database_can_be_cloned_from_another_one(server: Server, database: str
 
 def test_a_database_of_somebody_else_is_refused(server: Server) -> None:
     assert server.admin_dsn is not None
-    with psycopg.connect(server.admin_dsn) as conn, pytest.raises(InfrastructureError, match="does not belong"):
+    with (
+        psycopg.connect(server.admin_dsn) as conn,
+        pytest.raises(InfrastructureError, match="does not belong"),
+    ):
         assert_ours(conn)
 
 
 @pytest.mark.parametrize(
     ("profile", "settings", "expected"),
     [
-        ("fast", {}, {"fsync": "off", "synchronous_commit": "on", "wal_level": "logical", "max_connections": "200"}),
-        ("durable", {}, {"fsync": "on", "full_page_writes": "on", "deadlock_timeout": "250ms", "autovacuum": "on"}),
-        ("fast", {"max_connections": "37", "search_path": "it's, \"odd\\\""}, {"max_connections": "37"}),
+        (
+            "fast",
+            {},
+            {"fsync": "off", "synchronous_commit": "on", "wal_level": "logical", "max_connections": "200"},
+        ),
+        (
+            "durable",
+            {},
+            {"fsync": "on", "full_page_writes": "on", "deadlock_timeout": "250ms", "autovacuum": "on"},
+        ),
+        ("fast", {"max_connections": "37", "search_path": 'it\'s, "odd\\"'}, {"max_connections": "37"}),
         ("fast", {"wal_level": "replica", "max_wal_senders": "0"}, {"wal_level": "replica"}),
     ],
 )
@@ -89,9 +103,11 @@ def test_settings_that_the_harness_decides_are_refused() -> None:
 
 
 def test_a_wrong_setting_is_one_sentence() -> None:
-    with pytest.raises(InfrastructureError, match="did not start: .*shared_buffers"):
-        with provision("embedded", "fast", {"shared_buffers": "plenty"}):
-            pass
+    with (
+        pytest.raises(InfrastructureError, match=r"did not start: .*shared_buffers"),
+        provision("embedded", "fast", {"shared_buffers": "plenty"}),
+    ):
+        pass
 
 
 def test_nobody_else_can_read_it_or_get_in_without_the_password(server: Server) -> None:
@@ -101,7 +117,11 @@ def test_nobody_else_can_read_it_or_get_in_without_the_password(server: Server) 
     assert stat.S_IMODE(server.data_dir.stat().st_mode) == 0o700
     assert server.socket_dir.stat().st_uid != 0
     assert server.socket_dir.parent.stat().st_uid == os.geteuid()
-    rules = [line for line in (server.data_dir / "pg_hba.conf").read_text().splitlines() if not line.startswith("#")]
+    rules = [
+        line
+        for line in (server.data_dir / "pg_hba.conf").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     assert rules
     assert all(rule.split()[-1] == "scram-sha-256" for rule in rules if rule.strip())
     assert server.tcp_dsn is not None
@@ -132,7 +152,7 @@ def test_the_password_is_only_in_the_dsn() -> None:
     done = threading.Event()
 
     def watch() -> None:  # what `ps` would have shown at any time meanwhile
-        while not done.is_set():
+        while not done.wait(0.005):
             for process in psutil.process_iter():
                 try:
                     seen.extend(process.cmdline())
@@ -206,12 +226,30 @@ def test_a_deadlock_can_be_found_in_the_log_by_its_sqlstate(server: Server, data
 
 def test_the_users_libpq_variables_do_not_disturb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     values = {
-        **{"PGHOST": "nowhere.invalid", "PGHOSTADDR": "192.0.2.1", "PGPORT": "1", "PGDATABASE": "no", "PGUSER": "no"},
-        **{"PGPASSWORD": "no", "PGSERVICE": "no", "PGSERVICEFILE": "/no", "PGOPTIONS": "-c no.such", "PGDATA": "/no"},
-        **{"PGSSLMODE": "verify-full", "PGREQUIREAUTH": "gss", "PGTARGETSESSIONATTRS": "standby", "PGTZ": "Mars"},
-        **{"PGCLIENTENCODING": "no", "PGSSLROOTCERT": "/no", "PGCONNECT_TIMEOUT": "no", "PGAPPNAME": "no"},
-        **{"LC_ALL": "xx_XX.no", "LANG": "no", "LANGUAGE": "no", "TZ": "Mars/Nowhere"},
-        **{"TMPDIR": f"{tmp_path}/with a space/{'x' * 90}", "HOME": "/no/such/home"},
+        "PGHOST": "nowhere.invalid",
+        "PGHOSTADDR": "192.0.2.1",
+        "PGPORT": "1",
+        "PGDATABASE": "no",
+        "PGUSER": "no",
+        "PGPASSWORD": "no",
+        "PGSERVICE": "no",
+        "PGSERVICEFILE": "/no",
+        "PGOPTIONS": "-c no.such",
+        "PGDATA": "/no",
+        "PGSSLMODE": "verify-full",
+        "PGREQUIREAUTH": "gss",
+        "PGTARGETSESSIONATTRS": "standby",
+        "PGTZ": "Mars",
+        "PGCLIENTENCODING": "no",
+        "PGSSLROOTCERT": "/no",
+        "PGCONNECT_TIMEOUT": "no",
+        "PGAPPNAME": "no",
+        "LC_ALL": "xx_XX.no",
+        "LANG": "no",
+        "LANGUAGE": "no",
+        "TZ": "Mars/Nowhere",
+        "TMPDIR": f"{tmp_path}/with a space/{'x' * 90}",
+        "HOME": "/no/such/home",
     }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
@@ -224,11 +262,9 @@ def test_the_users_libpq_variables_do_not_disturb(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_the_umask_changes_nothing(umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):  # pytest makes these 0700
-        parent.chmod(0o755)
-    monkeypatch.setenv("PGREFEREE_RUN_DIR", f"/tmp/u{umask:o}-{os.getpid()}")
-    monkeypatch.setenv("PGREFEREE_CACHE_DIR", str(tmp_path / "new" / "cache"))
+def test_the_umask_changes_nothing(umask: int, passable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGREFEREE_RUN_DIR", str(passable / "new" / "run"))
+    monkeypatch.setenv("PGREFEREE_CACHE_DIR", str(passable / "new" / "cache"))
     before = os.umask(umask)
     try:
         with provision("embedded") as server:
@@ -239,7 +275,7 @@ def test_the_umask_changes_nothing(umask: int, tmp_path: Path, monkeypatch: pyte
             assert stat.S_IMODE(server.data_dir.parent.parent.stat().st_mode) in (0o700, 0o711)
     finally:
         os.umask(before)
-        shutil.rmtree(os.environ["PGREFEREE_RUN_DIR"])
+    assert stat.S_IMODE((passable / "new").stat().st_mode) == 0o755
 
 
 def test_four_at_once_do_not_meet() -> None:
@@ -259,13 +295,11 @@ def test_four_at_once_do_not_meet() -> None:
 
 
 def test_a_taken_port_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.postgres import cluster
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         offered = [taken.getsockname()[1]]
-        real = cluster.free_port
+        real = ports.free_port
         monkeypatch.setattr(cluster, "free_port", lambda: offered.pop() if offered else real())
         with provision("embedded") as server:
             assert offered == []

@@ -16,7 +16,12 @@ from engine.postgres import InfrastructureError, conninfo
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
 
 
-@given(user=texts, password=texts, dbname=texts, host=st.sampled_from(["h", "10.0.0.1", "/tmp/a b", "::1", "a,b"]))
+@given(
+    user=texts,
+    password=texts,
+    dbname=texts,
+    host=st.sampled_from(["h", "10.0.0.1", "/tmp/a b", "::1", "a,b"]),
+)
 def test_a_uri_says_the_same_as_its_parts(user: str, password: str, dbname: str, host: str) -> None:
     params = {"user": user, "password": password, "host": host, "dbname": dbname, "options": "-c a=b"}
     uri = conninfo.to_uri(params)
@@ -38,8 +43,8 @@ def test_no_spelling_of_the_password_survives_redaction(password: str) -> None:
 
 def test_the_reason_is_one_short_line() -> None:
     error = psycopg.OperationalError(
-        'connection failed: connection to server at "10.0.0.1", port 5432 failed: FATAL:  password authentication '
-        'failed for user "u"\nmore'
+        'connection failed: connection to server at "10.0.0.1", port 5432 failed: FATAL:  password '
+        'authentication failed for user "u"\nmore'
     )
     assert conninfo.reason(error, {}) == 'password authentication failed for user "u"'
 

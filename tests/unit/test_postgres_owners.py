@@ -36,7 +36,11 @@ def test_doubt_means_alive(change: dict[str, str], local: bool, dead: bool) -> N
 
 
 def test_a_zombie_is_dead() -> None:
-    code = "from engine.postgres.owners import current_owner; print(current_owner().to_json(), flush=True); input()"
+    code = """
+from engine.postgres.owners import current_owner
+print(current_owner().to_json(), flush=True)
+input()
+"""
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     owner = Owner.from_object(json.loads(process.stdout.readline()))
@@ -51,7 +55,9 @@ def test_a_zombie_is_dead() -> None:
     assert is_dead(owner, record_is_local=True)
 
 
-@pytest.mark.parametrize("value", [None, [], {}, {"pid": 1}, {**json.loads(current_owner().to_json()), "pid": "x"}])
+@pytest.mark.parametrize(
+    "value", [None, [], {}, {"pid": 1}, {**json.loads(current_owner().to_json()), "pid": "x"}]
+)
 def test_anything_else_is_no_owner(value: object) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="not an owner"):
         Owner.from_object(value)

@@ -6,7 +6,7 @@ import pytest
 
 from engine.postgres import Source, UsageError, parse_pg
 
-SECRETS = ["geheim", "p%w@d/§ß", "it's a \"secret\"", "a b\tc", "пароль", "100%", "?&=#"]
+SECRETS = ["geheim", "p%w@d/§ß", 'it\'s a "secret"', "a b\tc", "пароль", "100%", "?&=#"]
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,10 @@ SECRETS = ["geheim", "p%w@d/§ß", "it's a \"secret\"", "a b\tc", "пароль"
         ("18", Source("major", major=18)),
         ("system:15", Source("system", major=15)),
         ("container:17", Source("container", major=17, image="postgres:17")),
-        ("container:registry.example:5000/pg:16-alpine", Source("container", image="registry.example:5000/pg:16-alpine")),
+        (
+            "container:registry.example:5000/pg:16-alpine",
+            Source("container", image="registry.example:5000/pg:16-alpine"),
+        ),
         ("dsn:host=h dbname=d", Source("dsn", dsn="host=h dbname=d")),
         ("postgresql://u@h/d", Source("dsn", dsn="postgresql://u@h/d")),
     ],
@@ -35,8 +38,30 @@ def test_a_source_is_shown_as_it_was_given(spec: str) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        *("12", "19", "1300", "-13", "foo", "system", "system:", "system:12", "system:x", "container", "container:"),
-        *("container:12", "container:-v/:/mnt", "container: x", "dsn", "dsn:", "dsn: ", "embedded:18", "१३", "13 14"),
+        *(
+            "12",
+            "19",
+            "1300",
+            "-13",
+            "foo",
+            "system",
+            "system:",
+            "system:12",
+            "system:x",
+            "container",
+            "container:",
+        ),
+        *(
+            "container:12",
+            "container:-v/:/mnt",
+            "container: x",
+            "dsn",
+            "dsn:",
+            "dsn: ",
+            "embedded:18",
+            "१३",
+            "13 14",
+        ),
     ],
 )
 def test_a_bad_spec_is_a_usage_error_that_says_what_to_use(spec: str) -> None:
@@ -81,7 +106,10 @@ def test_the_password_is_neither_in_the_repr_nor_in_the_text(secret: str) -> Non
 
     from psycopg.conninfo import make_conninfo
 
-    for dsn in (f"postgresql://u:{quote(secret, safe='')}@h/d", make_conninfo(user="u", password=secret, host="h")):
+    for dsn in (
+        f"postgresql://u:{quote(secret, safe='')}@h/d",
+        make_conninfo(user="u", password=secret, host="h"),
+    ):
         source = parse_pg(f"dsn:{dsn}")
         for shown in (repr(source), str(source)):
             assert secret not in shown
