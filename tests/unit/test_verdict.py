@@ -9,7 +9,7 @@ from rich.console import Console
 
 from invariants.judge import Judge
 from invariants.ledger.pgoutput import Transaction
-from invariants.render import print_report
+from invariants.render import print_report, print_verdict
 from invariants.rules import Transition
 from invariants.verdict import MAX_VIOLATIONS, Report, Verdict, Violation, judgement, overall
 from tests.fixtures.traces import AT_REST, COMPLETE, Trace
@@ -85,17 +85,19 @@ def test_the_json_is_that_of_verdict_json() -> None:
     assert "reason" not in told
 
 
-def test_a_violation_is_shown_as_a_table_of_its_transactions() -> None:
+def test_a_violation_is_shown_with_its_transactions_in_order() -> None:
     trace = Trace()
     outcome_of_another_claim(trace)
     console = Console(width=200, record=True, file=io.StringIO())
-    print_report(console, trace.judge())
+    report = trace.judge()
+    print_report(console, report)
+    print_verdict(console, report.verdict, report.reason)
     text = console.export_text()
     assert "verdict: violated" in text
     assert (
         text.index("inserted: ") < text.index("status runnable → executing") < text.index("locked_by a.2 → ∅")
     )
-    assert "node flush" in text
+    assert "seen by node flush" in text
 
 
 def test_on_line_the_judge_counts_violations_from_the_ledger_alone() -> None:
