@@ -11,12 +11,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from invariants.folder import FolderError, judge_folder
+from engine.errors import HarnessError
+from invariants.folder import judge_folder
 from invariants.mutants import REGISTRY
 from invariants.picker import PICKER_RULES
 from invariants.render import print_report, print_verdict
-
-USAGE = 2
 
 
 @click.group()
@@ -31,9 +30,9 @@ def check(run: Path, as_json: bool) -> None:
     """Judge the recorded run in folder RUN again. Exit status: 0 held, 1 violated, 4 unknown."""
     try:
         report = judge_folder(run)
-    except FolderError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(USAGE)
+    except HarnessError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
     if as_json:
         ledger = {"transactions": report.transactions, "changes": report.changes}
         verdict = {"verdict": report.verdict, "invariants": report.invariants(), "ledger": ledger}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.errors import UsageError
 from invariants.evidence import Evidence, read_evidence, read_ledger_summary
 from invariants.history.events import HistoryError
 from invariants.history.operations import Operation, merge_folder
@@ -16,7 +17,7 @@ from invariants.ledger.pgoutput import DecodeError, Transaction
 from invariants.verdict import Report
 
 
-class FolderError(ValueError):
+class FolderError(UsageError):
     """A folder that holds no run, or a file of it that cannot be read; one sentence."""
 
 

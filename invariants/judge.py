@@ -257,5 +257,5 @@ def _reduced(columns: Columns, number: int, old: Row | None, new: Row | None) ->
     return EvidenceRow(number, reduce(old, columns.names, keep), reduce(new, columns.names, keep))
 
 
-def _ignore(transaction: Transaction, transitions: Sequence[Transition]) -> None:
+def _ignore(_: Transaction, __: Sequence[Transition]) -> None:
     """Stands in for a rule that raised."""

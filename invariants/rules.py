@@ -27,7 +27,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):
-    """One row through one change. `before` and `after` are its statuses, None where the row was or is not there."""
+    """One row through one change. `before` and `after` are its statuses, None where the row was or is not
+    there."""
 
     id: int
     old: Row | None
@@ -37,7 +38,8 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A violation as a rule states it: prose, the rows it is about, and the transaction in which it showed."""
+    """A violation as a rule states it: prose, the rows it is about, and the transaction in which it
+    showed."""
 
     summary: str
     rows: tuple[int, ...] = ()
@@ -89,10 +91,13 @@ class Rule(Protocol):
     checked: int
     findings: Findings
 
-    def transaction(self, transaction: Transaction, transitions: Sequence[Transition]) -> None:
+    def __init__(self, columns: Columns, witness: Witness | None, /) -> None:
+        """`witness` is the history, where there is one."""
+
+    def transaction(self, transaction: Transaction, transitions: Sequence[Transition], /) -> None:
         """One committed transaction's transitions, in the order of its changes."""
 
-    def conclude(self, rest: Rest) -> str | None:
+    def conclude(self, rest: Rest, /) -> str | None:
         """The ledger has ended; look at what is only decided then."""
 
 
@@ -124,7 +129,8 @@ class Columns:
 
 
 def microseconds(text: bytes) -> int:
-    """A timestamptz of a session in UTC and ISO style as microseconds since 1970; infinities and far years clamp."""
+    """A timestamptz of a session in UTC and ISO style as microseconds since 1970; infinities and far years
+    clamp."""
     try:
         return (datetime.fromisoformat(text.decode()) - _EPOCH) // _MICROSECOND
     except ValueError:

@@ -27,7 +27,8 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Witnessed(msgspec.Struct, frozen=True):
-    """A ledger transaction as evidence. `lsn` as Postgres writes it; `who` is the operation that did it, if known."""
+    """A ledger transaction as evidence. `lsn` as Postgres writes it; `who` is the operation that did it,
+    if known."""
 
     number: int
     xid: int

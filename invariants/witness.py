@@ -44,6 +44,15 @@ class Insert(msgspec.Struct, frozen=True):
     id: int | None
 
 
+class Ender(msgspec.Struct, frozen=True):
+    """A flush, release or reap that ended claims: `asked` (claim, kind of outcome) by row, `told` what it
+    was told."""
+
+    operation: Operation
+    asked: dict[int, list[tuple[str, str | None]]]
+    told: frozenset[tuple[int, str]]
+
+
 class Witness:
     """An index over a merged history."""
 
@@ -59,6 +68,7 @@ class Witness:
         self.refused: list[Insert] = []
         self.unknown_inserts: list[Insert] = []
         self.names_claims = False
+        self._last: tuple[int, Ender | None] = (-1, None)
         for operation in operations:
             self._index(operation)
 
@@ -96,6 +106,14 @@ class Witness:
             else:
                 self.unknown_reaps.append(o)
 
+    def ender(self, xid: int) -> Ender | None:
+        """Who ended claims in that transaction. The last answer is kept: its rows come one after the
+        other."""
+        if self._last[0] != xid:
+            operation = self.enders.get(xid)
+            self._last = (xid, None if operation is None else _ender(operation))
+        return self._last[1]
+
     def who(self, xid: int, claims: Iterable[str], rows: Iterable[int]) -> str | None:
         """Whose transaction it was, as `node-1 flush`; None when nobody says."""
         if (ender := self.enders.get(xid)) is not None:
@@ -129,10 +147,19 @@ def ended(o: Operation) -> list[tuple[int, str]]:
     if o.f == "reap":
         return [(row, claim) for row, claim in o.result["holds"]]
     named = o.result["committed"] if o.f == "flush" else o.result.get("released", o.result.get("ids"))
-    asked: dict[int, list[str]] = {}
-    for entry in o.value["outcomes"] if o.f == "flush" else o.value["holds"]:
-        asked.setdefault(entry[0], []).append(entry[1])
-    return [
-        (entry, asked[entry][0] if entry in asked else "") if isinstance(entry, int) else (entry[0], entry[1])
-        for entry in named
-    ]
+    if all(isinstance(entry, int) for entry in named):
+        claims = {
+            entry[0]: entry[1] for entry in (o.value["outcomes"] if o.f == "flush" else o.value["holds"])
+        }
+        return [(row, claims.get(row, "")) for row in named]
+    return [(row, claim) for row, claim in named]
+
+
+def _ender(o: Operation) -> Ender:
+    asked: dict[int, list[tuple[str, str | None]]] = {}
+    entries = (
+        o.value["outcomes"] if o.f == "flush" else o.result["holds"] if o.f == "reap" else o.value["holds"]
+    )
+    for entry in entries:
+        asked.setdefault(entry[0], []).append((entry[1], entry[2] if o.f == "flush" else None))
+    return Ender(o, asked, frozenset(ended(o)))

@@ -138,7 +138,8 @@ class Recorder:
 
 
 def read_events(path: Path) -> tuple[Clock | None, Iterator[Event]]:
-    """A file's clock and its whole events; the clock is None when not even that was written. Raises HistoryError."""
+    """A file's clock and its whole events; the clock is None when not even that was written. Raises
+    HistoryError."""
     data = path.read_bytes()
     if len(data) < _HEADER.size:
         if MAGIC.startswith(data[: len(MAGIC)]):

@@ -122,4 +122,6 @@ def _ended(o: Operation) -> int:
     if o.f != "flush":
         return 0
     committed = set(ended(o))
-    return sum(kind in ("done", "stop") and (row, claim) in committed for row, claim, kind in o.value["outcomes"])
+    return sum(
+        kind in ("done", "stop") and (row, claim) in committed for row, claim, kind in o.value["outcomes"]
+    )

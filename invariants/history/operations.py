@@ -44,7 +44,8 @@ def merge_folder(folder: Path) -> list[Operation]:
 
 
 def merge(files: Iterable[Path]) -> list[Operation]:
-    """The operations of all files, sorted by start. Raises HistoryError for a file that contradicts itself."""
+    """The operations of all files, sorted by start. Raises HistoryError for a file that contradicts
+    itself."""
     operations: list[Operation] = []
     for path in files:
         clock, events = read_events(path)

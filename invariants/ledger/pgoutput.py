@@ -60,7 +60,8 @@ class Relation(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """One row changed. `old` is the old row, or the key alone, where the server sent one. Truncate has neither row."""
+    """One row changed. `old` is the old row, or the key alone, where the server sent one. Truncate has
+    neither row."""
 
     relation: Relation
     kind: Kind
@@ -167,7 +168,8 @@ class Decoder:
 
 
 def _row(message: bytes, at: int) -> tuple[Row, int, bool]:
-    """The row that begins at `at`, where it ends, and whether a value was left out. The hot loop of the ledger."""
+    """The row that begins at `at`, where it ends, and whether a value was left out. The hot loop of the
+    ledger."""
     (count,) = _COUNT.unpack_from(message, at)
     at += 2
     # A trailing null is one byte long where _COLUMN reads five.

@@ -74,7 +74,8 @@ class RecorderProcess:
         return self._ended
 
     def close(self, timeout_s: float = 20.0) -> None:
-        """End it in good order if it still runs: its input is closed. One that does not end in time is killed."""
+        """End it in good order if it still runs: its input is closed. One that does not end in time is
+        killed."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             try:
                 self._process.stdin.close()

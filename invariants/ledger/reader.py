@@ -36,7 +36,10 @@ from invariants.ledger.pgoutput import POSTGRES_EPOCH_US, format_lsn, parse_lsn
 
 STATUS_INTERVAL_S: Final = 1.0
 ASK_INTERVAL_S: Final = 0.1
-_OPTIONS = "-c datestyle=ISO,YMD -c timezone=UTC -c intervalstyle=postgres -c extra_float_digits=3 -c bytea_output=hex"
+_OPTIONS = (
+    "-c datestyle=ISO,YMD -c timezone=UTC -c intervalstyle=postgres -c extra_float_digits=3 "
+    "-c bytea_output=hex"
+)
 _XLOG = struct.Struct("!xQQq")
 _KEEPALIVE = struct.Struct("!xQqB")
 _STATUS = struct.Struct("!cQQQqB")
@@ -66,7 +69,8 @@ def create_slot(dsn: str, slot: str, publication: str) -> str:
                 "the server runs without wal_level = logical: set it and restart the server"
             )
         tables = connection.execute(
-            "SELECT n.nspname, c.relname FROM pg_class AS c INNER JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+            "SELECT n.nspname, c.relname FROM pg_class AS c INNER JOIN pg_namespace AS n ON n.oid = "
+            "c.relnamespace "
             "WHERE c.relkind = 'r' AND c.relpersistence = 'p' "
             "AND n.nspname NOT IN ('pg_catalog', 'information_schema') "
             "AND (c.relreplident IN ('f', 'i') OR EXISTS "
@@ -103,7 +107,8 @@ def mark_rest(dsn: str) -> str:
 
 
 def drop_slot(dsn: str, slot: str, publication: str, deadline_s: float = 10.0) -> None:
-    """Drop both, waiting for the server to let go of the slot. Raises psycopg.Error; absent ones are no error."""
+    """Drop both, waiting for the server to let go of the slot. Raises psycopg.Error; absent ones are no
+    error."""
     with psycopg.connect(
         dsn, autocommit=True, options=f"-c statement_timeout={int(deadline_s * 1000)}"
     ) as connection:

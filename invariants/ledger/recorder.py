@@ -116,7 +116,7 @@ class Orders:
         if b"\n" in self._buffer:
             self.order = msgspec.json.decode(self.line(), type=Order)
 
-    def _stop(self, number: int, frame: object) -> None:
+    def _stop(self, number: int, _: object) -> None:
         self.stopped = f"interrupted by {signal.Signals(number).name}"
 
 
@@ -135,7 +135,8 @@ class Recorder:
         self._recorded = 0
 
     def run(self) -> LedgerSummary:
-        """Record until told to stop. Raises LedgerUnavailable, FileExistsError and psycopg.Error before `ready`."""
+        """Record until told to stop. Raises LedgerUnavailable, FileExistsError and psycopg.Error before
+        `ready`."""
         config = self._config
         with FrameWriter(Path(config.folder) / NAME) as writer:
             start = create_slot(config.dsn, config.name, config.name)
@@ -251,7 +252,8 @@ class Recorder:
 
 
 def compare(dsn: str, table: Table) -> tuple[int, list[str], list[str]]:
-    """Hold a replayed table against the real one: rows read, differences, wrong generated columns, in prose."""
+    """Hold a replayed table against the real one: rows read, differences, wrong generated columns, in
+    prose."""
     relation = table.relation
     read = 0
     differences: list[str] = []
@@ -261,7 +263,8 @@ def compare(dsn: str, table: Table) -> tuple[int, list[str], list[str]]:
         names = [
             row[0]
             for row in connection.execute(
-                "SELECT attname FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped "
+                "SELECT attname FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT "
+                "attisdropped "
                 "ORDER BY attnum",
                 [relation.id],
             )

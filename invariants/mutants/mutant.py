@@ -48,7 +48,8 @@ class Mutant:
     protocol: frozenset[ProtocolStep] = frozenset()
 
     def apply(self, catalogue: Catalogue) -> Catalogue:
-        """The catalogue with the mutant's texts. Raises DriftedPatchError, KeyError for an unknown statement."""
+        """The catalogue with the mutant's texts. Raises DriftedPatchError, KeyError for an unknown
+        statement."""
         texts = {}
         for name, patches in self.statements.items():
             text = catalogue[name].text

@@ -35,7 +35,7 @@ PICKER_MUTANTS: Final = (
     ),
     Mutant(
         name="insert-many-unordered",
-        summary="a batch is inserted in its caller's order, so two batches meet at identities in opposite orders",
+        summary="a batch is inserted in its caller's order, and two batches meet in opposite orders",
         caught_by=("no-deadlock",),
         statements={"picker/insert_many": (Patch("    ORDER BY i.correlation_key, i.ordinal\n", ""),)},
     ),
@@ -47,14 +47,14 @@ PICKER_MUTANTS: Final = (
     ),
     Mutant(
         name="worker-not-claim",
-        summary="a claim carries its worker's name, as documented: a row that is reaped and claimed again by the "
+        summary="a claim carries its worker's name, as documented: a row reaped and claimed again by the "
         "same worker has an owner that an old outcome still names",
         caught_by=("single-owner",),
         protocol=frozenset(("claims-named-by-worker",)),
     ),
     Mutant(
         name="scope-reentered",
-        summary="an identity given up by a claim is retaken when the row becomes runnable again, as documented: "
+        summary="an identity given up by a claim is retaken when the row is runnable again, as documented: "
         "the reaper and the flush meet a unique index",
         caught_by=("contention-quiet",),
         statements={

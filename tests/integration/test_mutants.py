@@ -1,7 +1,7 @@
 """Each mutant is caught by the invariant that it names, and the sound engine survives the same script.
 
-Scripts are deterministic: a gate holds a session inside a statement, and the next step is taken when the server says
-that it waits.
+Scripts are deterministic: a gate holds a session inside a statement, and the next step is taken when the
+server says that it waits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def stale_outcome(arena: Arena) -> None:
 
 
 def stale_outcome_of_the_same_worker(arena: Arena) -> None:
-    """The same, but the row is claimed again by the worker that lost it; with the mutant both claims carry its name."""
+    """The same, but the row is claimed again by the worker that lost it; with the mutant both claims carry
+    its name."""
     one, two = arena.session("one"), arena.session("two")
     names = ("w", "w") if "claims-named-by-worker" in arena.protocol else ("w.1", "w.2")
     row = one.insert(job())
@@ -71,7 +72,8 @@ def two_claims_of_one_key(arena: Arena) -> None:
 
 
 def two_claims_of_two_keys(arena: Arena) -> None:
-    """Two queues whose pick orders meet two keys in opposite orders; the first claim is held between its two rows."""
+    """Two queues whose pick orders meet two keys in opposite orders; the first claim is held between its
+    two rows."""
     one, two = arena.session("one"), arena.session("two")
     one.insert(job(queue="a", concurrency_key="k1"))
     second = one.insert(job(queue="a", concurrency_key="k2", priority=1))
@@ -111,10 +113,11 @@ def identity_taken_while_given_up(arena: Arena) -> None:
 
 
 def heartbeat_meets_reaper(arena: Arena) -> None:
-    """A heartbeat and a reaper want the same three rows, from both ends; both arrive while the middle one is locked.
+    """A heartbeat and a reaper want the same three rows, from both ends; both arrive while the middle one is
+    locked.
 
-    The rows lie in the table in the order of their claims and in the lease index in the opposite one; the planner is
-    made to scan the table for one and the index for the other.
+    The rows lie in the table in the order of their claims and in the lease index in the opposite one; the
+    planner is made to scan the table for one and the index for the other.
     """
     one, two = arena.session("one"), arena.session("two")
     rows = [one.insert(job()) or 0 for _ in range(3)]
