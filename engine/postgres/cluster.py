@@ -1,0 +1,223 @@
+"""One started server: a data directory, a postmaster, its log; from an installation on this machine.
+
+The postmaster is a child of the harness in a session of its own, so that a Ctrl-C at the terminal reaches the harness
+only, which then stops it in order. The password never is an argument or an environment variable: `initdb` reads it
+from a 0600 file that is removed at once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from engine.errors import InfrastructureError
+from engine.postgres import conninfo, profiles, records
+from engine.postgres.accounts import Account
+from engine.postgres.binaries import Installation
+from engine.postgres.deadline import until
+from engine.postgres.records import Lodging
+from engine.postgres.server import StopMode
+
+SUPERUSER = "postgres"
+INITDB_TIMEOUT_S = 120
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 30
+PORT_TRIES = 20
+# Below the range that the kernel takes local ports from, so that no outgoing connection sits on the port of a server
+# that is stopped for a moment.
+_PORTS = range(20_000, 32_000)
+
+
+class Cluster:
+    """A server of ours, from `initialise` to `Lodging.remove`. `start` and `stop` may alternate."""
+
+    def __init__(
+        self,
+        installation: Installation,
+        lodging: Lodging,
+        account: Account,
+        settings: Mapping[str, str],
+        *,
+        tcp: bool,
+    ) -> None:
+        self.installation = installation
+        self.lodging = lodging
+        self.account = account
+        self.tcp = tcp
+        self.password = secrets.token_urlsafe(24)
+        self.port = 0
+        self.log_path = lodging.folder / "server.log"
+        self._settings = dict(settings)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def params(self) -> dict[str, str]:
+        """The superuser's connection through the unix socket, to the database `postgres`."""
+        return {
+            "user": SUPERUSER,
+            "password": self.password,
+            "host": str(self.lodging.folder),
+            "port": str(self.port),
+            "dbname": "postgres",
+        }
+
+    @property
+    def tcp_params(self) -> dict[str, str] | None:
+        """The same over TCP on the loopback interface; None when not asked for."""
+        return {**self.params, "host": "127.0.0.1"} if self.tcp else None
+
+    def initialise(self) -> None:
+        """Run `initdb` and write the configuration. Raises `InfrastructureError` with initdb's own reason."""
+        password_file = self.lodging.folder / "password"
+        self._write(password_file, self.password + "\n")
+        command = [
+            *(self.installation.program("initdb"), "--pgdata", self.lodging.data_dir),
+            *("--username", SUPERUSER, "--pwfile", password_file, "--auth", "scram-sha-256"),
+            *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
+        ]
+        try:
+            result = subprocess.run(
+                command,
+                cwd=self.lodging.folder,
+                env=dict(self.account.environment(self.lodging.folder)),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=INITDB_TIMEOUT_S,
+                **self.account.popen_arguments(),
+            )
+        except subprocess.TimeoutExpired:
+            raise InfrastructureError(f"initdb did not finish within {INITDB_TIMEOUT_S} s") from None
+        except OSError as error:
+            raise InfrastructureError(f"{command[0]} cannot be run: {error.strerror}") from None
+        finally:
+            password_file.unlink(missing_ok=True)
+        if result.returncode != 0:
+            lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no reason given"]
+            raise InfrastructureError(
+                f"initdb of Postgres {self.installation.version} failed as {self.account.name}: {lines[0].strip()}"
+            )
+        own = {
+            "listen_addresses": "127.0.0.1" if self.tcp else "",
+            "unix_socket_directories": str(self.lodging.folder),
+            "unix_socket_permissions": "0700",
+            "logging_collector": "off",
+            "log_destination": "stderr",
+        }
+        with open(self.lodging.data_dir / "postgresql.conf", "a", encoding="utf-8") as file:
+            file.write(profiles.as_configuration({**self._settings, **own}))
+
+    def start(self) -> None:
+        """Start the postmaster and wait until it accepts connections.
+
+        The first start picks the port and tries another one if somebody else was faster; later starts keep it.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        tries = 1 if self.port else PORT_TRIES
+        for attempt in range(tries):
+            port = self.port or _free_port()
+            log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
+            if self._ready(port):
+                self.port = port
+                return
+            said = self.log_bytes(log_offset).decode(errors="replace")
+            if "could not create any TCP/IP sockets" not in said or attempt == tries - 1:
+                break
+        reasons = [line.partition("FATAL: ")[2].strip() for line in said.splitlines() if "FATAL: " in line]
+        reason = reasons[-1] if reasons else f"it was not ready within {START_TIMEOUT_S} s"
+        raise InfrastructureError(f"Postgres {self.installation.version} did not start: {reason}")
+
+    def _ready(self, port: int) -> bool:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        log = os.open(self.log_path, flags, 0o600)
+        try:
+            self._process = subprocess.Popen(
+                [self.installation.program("postgres"), "-D", self.lodging.data_dir, "-p", str(port)],
+                cwd=self.lodging.folder,
+                env=dict(self.account.environment(self.lodging.folder)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **self.account.popen_arguments(),
+            )
+        finally:
+            os.close(log)
+        for _ in until(START_TIMEOUT_S):
+            if self._process.poll() is not None:
+                return False
+            if _status(self.lodging.data_dir) == (self._process.pid, "ready"):
+                return True
+        self.stop("immediate")
+        return False
+
+    def stop(self, mode: StopMode) -> None:
+        """Stop the postmaster with everything it started, and wait until it is gone; nothing to do when it is."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGQUIT if mode == "immediate" else signal.SIGINT)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            records.end_processes(self.lodging.data_dir)
+            process.wait(STOP_TIMEOUT_S)
+        self._process = None
+
+    def remove(self) -> None:
+        """Stop the server and remove all that is left of it. May be repeated, also after an interruption."""
+        self.stop("immediate")  # the data is thrown away: no shutdown checkpoint
+        self.lodging.remove()
+
+    def log_bytes(self, since: int) -> bytes:
+        """The log from byte `since` on."""
+        try:
+            with open(self.log_path, "rb") as file:
+                file.seek(since)
+                return file.read()
+        except FileNotFoundError:
+            return b""
+
+    def _write(self, path: Path, text: str) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            if self.account.switch:
+                os.fchown(descriptor, self.account.uid, self.account.gid)
+            file.write(text)
+
+
+def _status(data_dir: Path) -> tuple[int, str] | None:
+    """PID and state (`starting`, `ready`, `stopping`) that the postmaster wrote into its PID file."""
+    try:
+        lines = (data_dir / "postmaster.pid").read_text().splitlines()
+        return int(lines[0]), lines[7].strip()
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _free_port() -> int:
+    for _ in range(PORT_TRIES):
+        port = random.choice(_PORTS)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as candidate:
+            # As Postgres does it: a port in TIME_WAIT is free.
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise InfrastructureError("no free TCP port on the loopback interface")
+
+
+def uri(params: Mapping[str, str] | None, database: str) -> str | None:
+    """The URI of another database of the server that `params` reach."""
+    return None if params is None else conninfo.to_uri({**params, "dbname": database})
