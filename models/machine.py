@@ -56,15 +56,21 @@ class OutOfTime(BaseException):
 
 @dataclass
 class Tally:
-    """What a fuzzing run counts, and the shortest failing run of steps it has seen, shrunk to the end or not."""
+    """What a fuzzing run counts, and the shortest failing run of steps it has seen, shrunk to the end or not.
+
+    `deadline` and `first_failure` are readings of `time.monotonic()`.
+    """
 
     deadline: float = float("inf")
     out_of_time: bool = False
     examples: int = 0
     steps: int = 0
     shortest_failure: list[str] = field(default_factory=list)
+    first_failure: float | None = None
 
     def note_failure(self, steps: list[str], error: Exception) -> None:
+        if self.first_failure is None:
+            self.first_failure = time.monotonic()
         if not self.shortest_failure or len(steps) + 1 < len(self.shortest_failure):
             self.shortest_failure = [*steps, f"{type(error).__name__}: {error}"]
 
