@@ -34,6 +34,9 @@ from models.strategies import crowded_jobs, crowded_queues
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
+# Inserts stop at about this many rows.
+MAX_ROWS = 12
+
 OUTCOMES: tuple[Mapping[str, Any], ...] = (
     {"kind": "next"},
     {"kind": "next", "step": "other", "state": '{"n": 1e3}'},
@@ -99,7 +102,9 @@ class PickerMachine(RuleBasedStateMachine):
 
     # A bundle inside of another strategy does not keep its rule away while it is empty.
     some_hold = precondition(lambda self: self.has_held)
-    some_row = precondition(lambda self: self.table.rows)
+    # What comes too easily leaves too few steps for the rest.
+    room_for_rows = precondition(lambda self: len(self.table.rows) < MAX_ROWS)
+    can_lock = precondition(lambda self: self.table.rows and not self.locked)
 
     planners = st.sampled_from(tuple(PLANNERS))
     leases_ms = st.sampled_from((30_000.0, 1_000.0, 0.0, 0.001, -1.0))
@@ -122,6 +127,7 @@ class PickerMachine(RuleBasedStateMachine):
     def begin(self, planner: str, jobs: list[Job]) -> MultipleResults[int]:
         return self._insert_many(planner, jobs)
 
+    @room_for_rows
     @rule(target=rows, planner=planners, job=crowded_jobs(START))
     def insert(self, planner: str, job: Job) -> int | MultipleResults[int]:
         with self._step(f"insert({planner}, {job})"):
@@ -129,6 +135,7 @@ class PickerMachine(RuleBasedStateMachine):
             _same("insert", expected, self.sessions.perform(planner, self.picker.insert(job)))
             return multiple() if expected is None else expected
 
+    @room_for_rows
     @rule(target=rows, planner=planners, jobs=st.lists(crowded_jobs(START), max_size=6))
     def insert_many(self, planner: str, jobs: list[Job]) -> MultipleResults[int]:
         return self._insert_many(planner, jobs)
@@ -222,12 +229,12 @@ class PickerMachine(RuleBasedStateMachine):
             self.now = self.now + passed if passed is not None else min(edges, default=self.now)
             self.sessions.set_time(self.now)
 
-    @some_row
+    @can_lock
     @rule(ids=st.lists(rows, min_size=1, max_size=3))
     def lock(self, ids: list[int]) -> None:
         with self._step(f"lock({ids})"):
             self.sessions.hold(ids)
-            self.locked |= set(ids)
+            self.locked = frozenset(ids)
 
     @precondition(lambda self: self.locked)
     @rule()
