@@ -1,7 +1,7 @@
 """Errors that end a command: one sentence for a person, one exit status for a script.
 
-Every front door prints `error: <sentence>` and exits with `exit_code`; a traceback is for bugs only. The sentence
-says what to do next and never holds a secret.
+Every front door prints `error: <sentence>` and exits with `exit_code`; a traceback is for bugs only. The
+sentence says what to do next and never holds a secret.
 """
 
 from __future__ import annotations

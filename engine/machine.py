@@ -92,7 +92,7 @@ class Step:
 StepFunction = Callable[[Step], Outcome | Awaitable[Outcome]]
 
 
-def stop_with_error(step: Step, error: Exception) -> Outcome:
+def stop_with_error(error: Exception) -> Outcome:
     """The default answer to a step that raised: the instance fails with the error's text."""
     return Stop(f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS])
 
@@ -116,7 +116,7 @@ class Machine:
 
     def on_error(self, step: Step, error: Exception) -> Outcome:
         """The outcome of a step that raised."""
-        return stop_with_error(step, error)
+        return stop_with_error(error)
 
 
 class MappedMachine(Machine):

@@ -82,7 +82,9 @@ class Job:
             if status not in STATUSES:
                 raise UnstorableValue(f"correlation_scope holds {status!r}, which is not a status")
         if self.correlation_scope and "runnable" not in self.correlation_scope:
-            raise UnstorableValue("correlation_scope must hold 'runnable': an identity is taken at insert or never")
+            raise UnstorableValue(
+                "correlation_scope must hold 'runnable': an identity is taken at insert or never"
+            )
 
     def columns(self) -> tuple[object, ...]:
         """The twelve arguments of `picker/insert`, in order."""
@@ -148,10 +150,10 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """The rows that a guarded statement changed. `xid` names the transaction, None when nothing changed."""
+class Ended:
+    """The claims that a statement ended. `xid` names the transaction, None when there were none."""
 
-    ids: tuple[int, ...]
+    holds: tuple[Hold, ...]
     xid: int | None
 
 
@@ -161,14 +163,6 @@ class Claim:
 
     rows: tuple[Claimed, ...]
     contended: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reaped:
-    """Claims that were taken back: each row with the claim that lost it."""
-
-    holds: tuple[Hold, ...]
-    xid: int | None
 
 
 class Picker:
@@ -210,18 +204,18 @@ class Picker:
                     return Claim((), attempt)
             else:
                 ranked = sorted(rows, key=lambda row: int(row[0]))
-                return Claim(tuple(Claimed(*row[1:], claim) for row in ranked), attempt)
+                return Claim(tuple(Claimed(*(*row[1:], claim)) for row in ranked), attempt)
 
     def _claim_call(self, queue: str, batch: int, claim: str, lease_ms: float, gates: Sequence[str]) -> Call:
         return call(self._sql["picker/claim"], queue, batch, claim, float(lease_ms), list(gates))
 
-    def flush(self, commits: Sequence[Commit]) -> Operation[Changed]:
-        """Commit a batch of outcomes in one transaction. Outcomes whose id is not in the result were stale.
+    def flush(self, commits: Sequence[Commit]) -> Operation[Ended]:
+        """Commit a batch of outcomes in one transaction. An outcome whose claim is not in the result was stale.
 
         Raises what the server says of a value it refuses; the batch is then whole and uncommitted.
         """
         if not commits:
-            return Changed((), None)
+            return Ended((), None)
         rows = yield call(
             self._sql["picker/flush"],
             [c.id for c in commits],
@@ -233,33 +227,32 @@ class Picker:
             [c.error for c in commits],
             [c.delay_ms for c in commits],
         )
-        return _changed(rows)
+        return _ended(rows)
 
-    def heartbeat(self, holds: Sequence[Hold], lease_ms: float) -> Operation[tuple[int, ...]]:
-        """Extend the leases of claims still held. Returns the ids extended; a row locked at that moment is not."""
+    def heartbeat(self, holds: Sequence[Hold], lease_ms: float) -> Operation[tuple[Hold, ...]]:
+        """Extend the leases of claims still held. Returns those extended; a row locked at that moment is not."""
         if not holds:
             return ()
         rows = yield call(self._sql["picker/heartbeat"], *_columns(holds), float(lease_ms))
-        return tuple(row[0] for row in rows)
+        return tuple(Hold(row[0], row[1]) for row in rows)
 
-    def release(self, holds: Sequence[Hold]) -> Operation[Changed]:
+    def release(self, holds: Sequence[Hold]) -> Operation[Ended]:
         """Give claims back as if they had never been made."""
         if not holds:
-            return Changed((), None)
-        return _changed((yield call(self._sql["picker/release"], *_columns(holds))))
+            return Ended((), None)
+        return _ended((yield call(self._sql["picker/release"], *_columns(holds))))
 
-    def reap(self, limit: int) -> Operation[Reaped]:
+    def reap(self, limit: int) -> Operation[Ended]:
         """Take back up to `limit` claims whose lease has run out."""
-        rows = yield call(self._sql["picker/reap"], limit)
-        return Reaped(tuple(Hold(row[0], row[1]) for row in rows), int(rows[0][2]) if rows else None)
+        return _ended((yield call(self._sql["picker/reap"], limit)))
 
 
 def _columns(holds: Sequence[Hold]) -> tuple[list[int], list[str]]:
     return [hold.id for hold in holds], [hold.claim for hold in holds]
 
 
-def _changed(rows: list[Row]) -> Changed:
-    return Changed(tuple(row[0] for row in rows), int(rows[0][1]) if rows else None)
+def _ended(rows: list[Row]) -> Ended:
+    return Ended(tuple(Hold(row[0], row[1]) for row in rows), int(rows[0][2]) if rows else None)
 
 
 def _check_range(name: str, value: int, allowed: range) -> None:

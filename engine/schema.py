@@ -31,7 +31,9 @@ def migrate(connection: psycopg.Connection[Any]) -> int:
         connection.execute(load_text("schema/ensure.sql"))
         found = schema_version(connection)
         if found > len(migrations):
-            raise SchemaTooNew(f"the schema is at version {found}, this engine knows {len(migrations)}: upgrade it")
+            raise SchemaTooNew(
+                f"the schema is at version {found}, this engine knows {len(migrations)}: upgrade it"
+            )
         for migration in migrations[found:]:
             connection.execute(migration.text)
             connection.execute(

@@ -77,7 +77,9 @@ class Catalogue(Mapping[str, Statement]):
 
     def patched(self, texts: Mapping[str, str]) -> Catalogue:
         """A catalogue in which the named statements have other texts. Raises KeyError for an unknown name."""
-        return Catalogue({**self._statements, **{name: self[name].with_text(text) for name, text in texts.items()}})
+        return Catalogue(
+            {**self._statements, **{name: self[name].with_text(text) for name, text in texts.items()}}
+        )
 
     def __getitem__(self, name: str) -> Statement:
         return self._statements[name]
@@ -159,7 +161,9 @@ def _scalar(value: Argument) -> str | None:
 
 def _plain_array(values: Argument) -> str:
     # Elements of these types (numbers, booleans, ISO timestamps) hold nothing that an array literal would quote.
-    return "{" + ",".join("NULL" if (text := _scalar(value)) is None else text for value in _items(values)) + "}"
+    return (
+        "{" + ",".join("NULL" if (text := _scalar(value)) is None else text for value in _items(values)) + "}"
+    )
 
 
 def _text_array(values: Argument) -> str:

@@ -116,7 +116,9 @@ def _key_that_is_no_text(value: object) -> tuple[object] | None:
 
 
 def _has_long_number(value: object) -> bool:
-    return any(isinstance(leaf, int) and leaf.bit_length() > MAX_NUMBER_DIGITS * 3.3 for leaf in _leaves(value))
+    return any(
+        isinstance(leaf, int) and leaf.bit_length() > MAX_NUMBER_DIGITS * 3.3 for leaf in _leaves(value)
+    )
 
 
 def _leaves(value: object) -> list[object]:

@@ -1,1 +1,1 @@
-"""What must never happen: the rules, the ledger and history they are judged on, and the mutants that prove them."""
+"""What must never happen: the rules, the ledger and history they are judged on, mutants to prove them."""

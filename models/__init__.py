@@ -1,1 +1,1 @@
-"""What should happen: pure in-memory models, and the Hypothesis machines that hold the engine against them."""
+"""What should happen: pure in-memory models, and the machines that hold the engine against them."""

@@ -156,54 +156,50 @@ def claim(
     return table.changed(winners), tuple(winners)
 
 
-def flush(table: Table, now: datetime, commits: Sequence[Commit]) -> tuple[Table, tuple[int, ...]]:
-    """Commit outcomes (picker.md §4). The ids that committed, ascending; the others were stale and changed nothing.
+def flush(table: Table, now: datetime, commits: Sequence[Commit]) -> tuple[Table, tuple[Hold, ...]]:
+    """Commit outcomes (picker.md §4). The claims so ended, by id; the others were stale and changed nothing.
 
     No two commits may carry the same row and claim.
     """
-    changed = []
-    for commit in commits:
-        row = table.owned(Hold(commit.id, commit.claim))
-        if row is not None:
-            changed.append(_committed(row, now, commit))
-    return table.changed(changed), tuple(sorted(row.id for row in changed))
+    committed = {
+        hold: _committed(row, now, commit)
+        for commit in commits
+        if (row := table.owned(hold := Hold(commit.id, commit.claim))) is not None
+    }
+    return table.changed(committed.values()), _by_id(committed)
 
 
 def heartbeat(
     table: Table, now: datetime, holds: Sequence[Hold], lease_ms: float, locked: Collection[int] = ()
-) -> tuple[Table, tuple[int, ...]]:
-    """Extend the leases of claims still held, run out or not. The ids extended, ascending."""
+) -> tuple[Table, tuple[Hold, ...]]:
+    """Extend the leases of claims still held, run out or not. Those extended, by id."""
     extended = {
-        row.id: replace(row, lease_expires_at=now + _milliseconds(lease_ms))
+        hold: replace(row, lease_expires_at=now + _milliseconds(lease_ms))
         for hold in holds
         if (row := table.owned(hold)) is not None and row.id not in locked
     }
-    return table.changed(extended.values()), tuple(sorted(extended))
+    return table.changed(extended.values()), _by_id(extended)
 
 
-def release(table: Table, now: datetime, holds: Sequence[Hold]) -> tuple[Table, tuple[int, ...]]:
-    """Give claims back: runnable, attempt and eligible_at kept. The ids given back, ascending."""
-    released = {
-        row.id: _moved(row, now, "runnable") for hold in holds if (row := table.owned(hold)) is not None
-    }
-    return table.changed(released.values()), tuple(sorted(released))
+def release(table: Table, now: datetime, holds: Sequence[Hold]) -> tuple[Table, tuple[Hold, ...]]:
+    """Give claims back: runnable, attempt and eligible_at kept. Those given back, by id."""
+    released = {hold: _moved(row, now, "runnable") for hold in holds if (row := table.owned(hold)) is not None}
+    return table.changed(released.values()), _by_id(released)
 
 
 def reap(
     table: Table, now: datetime, limit: int, locked: Collection[int] = ()
 ) -> tuple[Table, tuple[Hold, ...]]:
-    """Take back up to `limit` claims, longest expired first. Each with the claim that lost it, by id."""
+    """Take back up to `limit` claims, longest expired first. Those taken back, by id."""
     expired = [
         (row.lease_expires_at, row.id)
         for row in table.rows.values()
         if row.lease_expires_at is not None and row.lease_expires_at < now and row.id not in locked
     ]
     taken = [table.rows[row_id] for _, row_id in sorted(expired)[:limit]]
-    holds = sorted(
-        (Hold(row.id, row.locked_by) for row in taken if row.locked_by is not None), key=lambda h: h.id
-    )
+    holds = [Hold(row.id, row.locked_by) for row in taken if row.locked_by is not None]
     freed = [replace(_moved(row, now, "runnable"), attempt=row.attempt + 1) for row in taken]
-    return table.changed(freed), tuple(holds)
+    return table.changed(freed), _by_id(holds)
 
 
 def canonical_json(value: object) -> str:
@@ -269,6 +265,10 @@ def _window(
         return (0 if row.id in preferred else 1 if would_be_dropped(row) else 2), row.id
 
     return inside + sorted(tied, key=order)[: batch - len(inside)]
+
+
+def _by_id(holds: Iterable[Hold]) -> tuple[Hold, ...]:
+    return tuple(sorted(holds, key=lambda hold: hold.id))
 
 
 def _new_row(row_id: int, now: datetime, job: Job) -> Row:

@@ -1,1 +1,2 @@
-"""Tests of the harness itself: `unit` (pure), `integration` (a real Postgres); shared fixtures in `fixtures`."""
+"""Tests of the harness itself: `unit` (pure), `integration` (a real Postgres); shared fixtures in
+`fixtures`."""

@@ -1,7 +1,7 @@
 """Where a Postgres comes from: five sources behind one `with provision(...)`; see docs/postgres.md.
 
-Whatever is started is stopped and removed, also after a crash of the harness; on a user's own server the harness works
-in a database of its own and touches nothing else.
+Whatever is started is stopped and removed, also after a crash of the harness; on a user's own server the
+harness works in a database of its own and touches nothing else.
 """
 
 from engine.errors import HarnessError, InfrastructureError, UsageError

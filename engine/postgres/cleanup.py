@@ -1,7 +1,8 @@
 """Nothing is left behind: three nets under every started server.
 
-1. The `with` block of `provision`: every exit of the block, exceptions and Ctrl-C included, removes the server. A
-   second Ctrl-C is held back while that happens (`uninterrupted`), at most for the limits of the steps.
+1. The `with` block of `provision`: every exit of the block, exceptions and Ctrl-C included, removes the
+   server. A second Ctrl-C is held back while that happens (`uninterrupted`), at most for the limits of the
+   steps.
 2. `atexit`, for what the first net missed.
 3. The next `provision` of the same user, for SIGKILL (`records.reap`, `databases.reap`, `containers.reap`).
 
@@ -25,7 +26,8 @@ STOPPING = tuple(
 
 
 class Stopped(SystemExit):
-    """A signal asked this process to stop. Unless it is caught, the exit status is 128 + the signal's number."""
+    """A signal asked this process to stop. Unless it is caught, the exit status is 128 + the signal's
+    number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -34,7 +36,8 @@ class Stopped(SystemExit):
 
 @contextmanager
 def signals_stop() -> Iterator[None]:
-    """Within the block SIGTERM and SIGHUP raise `Stopped`, as Ctrl-C raises `KeyboardInterrupt`. Main thread only."""
+    """Within the block SIGTERM and SIGHUP raise `Stopped`, as Ctrl-C raises `KeyboardInterrupt`. Main thread
+    only."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise Stopped(number)
@@ -60,7 +63,8 @@ def uninterrupted() -> Iterator[None]:
     previous = {}
     for number in (signal.SIGINT, *STOPPING):
         handler = signal.getsignal(number)
-        # Only what Python handles is held back. A default SIGTERM would kill us in the middle: it is held as well.
+        # Only what Python handles is held back. A default SIGTERM would kill us in the middle: it is held as
+        # well.
         if handler is not None and handler != signal.SIG_IGN:
             previous[number] = signal.signal(number, lambda number, _: held.append(number))
     try:
@@ -79,8 +83,8 @@ _pending: dict[object, tuple[int, Callable[[], object]]] = {}
 def removed_at_exit(remove: Callable[[], object]) -> Iterator[None]:
     """Run `remove` when the block is left, or at the latest when this process exits.
 
-    A forked child inherits the block and its `atexit`; it must not take its parent's server away, so only the process
-    that entered the block runs `remove`.
+    A forked child inherits the block and its `atexit`; it must not take its parent's server away, so only the
+    process that entered the block runs `remove`.
     """
     key = object()
     pid = os.getpid()

@@ -1,26 +1,26 @@
 """One started server: a data directory, a postmaster, its log; from an installation on this machine.
 
-The postmaster is a child of the harness in a session of its own, so that a Ctrl-C at the terminal reaches the harness
-only, which then stops it in order. The password never is an argument or an environment variable: `initdb` reads it
-from a 0600 file that is removed at once.
+The postmaster is a child of the harness in a session of its own, so that a Ctrl-C at the terminal reaches the
+harness only, which then stops it in order. The password never is an argument or an environment variable:
+`initdb` reads it from a 0600 file that is removed at once.
 """
 
 from __future__ import annotations
 
 import os
-import random
+import re
 import secrets
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from engine.errors import InfrastructureError
-from engine.postgres import conninfo, profiles, records
+from engine.postgres import profiles, records
 from engine.postgres.accounts import Account
 from engine.postgres.binaries import Installation
 from engine.postgres.deadline import until
+from engine.postgres.ports import PORT_TRIES, free_port
 from engine.postgres.records import Lodging
 from engine.postgres.server import StopMode
 
@@ -28,10 +28,9 @@ SUPERUSER = "postgres"
 INITDB_TIMEOUT_S = 120
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
-PORT_TRIES = 20
-# Below the range that the kernel takes local ports from, so that no outgoing connection sits on the port of a server
-# that is stopped for a moment.
-_PORTS = range(20_000, 32_000)
+
+
+_SEVERITY = re.compile(r"\b(?:LOG|FATAL|PANIC):  ")
 
 
 class Cluster:
@@ -76,7 +75,7 @@ class Cluster:
         """Run `initdb` and write the configuration. Raises `InfrastructureError` with initdb's own reason."""
         password_file = self.lodging.folder / "password"
         self._write(password_file, self.password + "\n")
-        command = [
+        command: list[str | Path] = [
             *(self.installation.program("initdb"), "--pgdata", self.lodging.data_dir),
             *("--username", SUPERUSER, "--pwfile", password_file, "--auth", "scram-sha-256"),
             *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
@@ -102,7 +101,8 @@ class Cluster:
         if result.returncode != 0:
             lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no reason given"]
             raise InfrastructureError(
-                f"initdb of Postgres {self.installation.version} failed as {self.account.name}: {lines[0].strip()}"
+                f"initdb of Postgres {self.installation.version} failed as {self.account.name}: "
+                f"{lines[0].strip()}"
             )
         own = {
             "listen_addresses": "127.0.0.1" if self.tcp else "",
@@ -111,19 +111,21 @@ class Cluster:
             "logging_collector": "off",
             "log_destination": "stderr",
         }
-        with open(self.lodging.data_dir / "postgresql.conf", "a", encoding="utf-8") as file:
+        with (self.lodging.data_dir / "postgresql.conf").open("a", encoding="utf-8") as file:
             file.write(profiles.as_configuration({**self._settings, **own}))
 
     def start(self) -> None:
         """Start the postmaster and wait until it accepts connections.
 
-        The first start picks the port and tries another one if somebody else was faster; later starts keep it.
+        The first start picks the port and tries another one if somebody else was faster; later starts keep
+        it.
         """
         if self._process is not None and self._process.poll() is None:
             return
+        said = ""
         tries = 1 if self.port else PORT_TRIES
         for attempt in range(tries):
-            port = self.port or _free_port()
+            port = self.port or free_port()
             log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
             if self._ready(port):
                 self.port = port
@@ -131,8 +133,7 @@ class Cluster:
             said = self.log_bytes(log_offset).decode(errors="replace")
             if "could not create any TCP/IP sockets" not in said or attempt == tries - 1:
                 break
-        reasons = [line.partition("FATAL: ")[2].strip() for line in said.splitlines() if "FATAL: " in line]
-        reason = reasons[-1] if reasons else f"it was not ready within {START_TIMEOUT_S} s"
+        reason = _reason(said) or f"it was not ready within {START_TIMEOUT_S} s"
         raise InfrastructureError(f"Postgres {self.installation.version} did not start: {reason}")
 
     def _ready(self, port: int) -> bool:
@@ -160,7 +161,8 @@ class Cluster:
         return False
 
     def stop(self, mode: StopMode) -> None:
-        """Stop the postmaster with everything it started, and wait until it is gone; nothing to do when it is."""
+        """Stop the postmaster with everything it started, and wait until it is gone; nothing to do when it
+        is."""
         process = self._process
         if process is None:
             return
@@ -181,7 +183,7 @@ class Cluster:
     def log_bytes(self, since: int) -> bytes:
         """The log from byte `since` on."""
         try:
-            with open(self.log_path, "rb") as file:
+            with self.log_path.open("rb") as file:
                 file.seek(since)
                 return file.read()
         except FileNotFoundError:
@@ -189,7 +191,7 @@ class Cluster:
 
     def _write(self, path: Path, text: str) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             if self.account.switch:
                 os.fchown(descriptor, self.account.uid, self.account.gid)
             file.write(text)
@@ -204,20 +206,9 @@ def _status(data_dir: Path) -> tuple[int, str] | None:
         return None
 
 
-def _free_port() -> int:
-    for _ in range(PORT_TRIES):
-        port = random.choice(_PORTS)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as candidate:
-            # As Postgres does it: a port in TIME_WAIT is free.
-            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                candidate.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise InfrastructureError("no free TCP port on the loopback interface")
-
-
-def uri(params: Mapping[str, str] | None, database: str) -> str | None:
-    """The URI of another database of the server that `params` reach."""
-    return None if params is None else conninfo.to_uri({**params, "dbname": database})
+def _reason(log: str) -> str | None:
+    """Why a postmaster gave up, from what it logged: its last word, or the word before if that says
+    nothing."""
+    said = [line[found.end() :] for line in log.splitlines() if (found := _SEVERITY.search(line))]
+    telling = [text for text in said if not text.endswith(("contains errors", "is shut down"))]
+    return telling[-1] if telling else None

@@ -1,18 +1,19 @@
-"""Connection strings without leaks: parse, complete, describe and open them so that no password reaches a message.
+"""Connection strings without leaks: parse, complete, describe and open them so that no password reaches a
+message.
 
 Three rules:
 
-1. libpq's own parse errors quote the piece they stumbled over, which with an unescaped password is the password.
-   They are never shown.
-2. What is shown of a connection string is built from the parsed parts (user, host, port, database), and only from
-   strings whose parts are beyond doubt: a URI with a second `@` may have put half of a password into the host, so it
-   is refused.
+1. libpq's own parse errors quote the piece they stumbled over, which with an unescaped password is the
+   password. They are never shown.
+2. What is shown of a connection string is built from the parsed parts (user, host, port, database), and only
+   from strings whose parts are beyond doubt: a URI with a second `@` may have put half of a password into the
+   host, so it is refused.
 3. libpq's connection errors are shown as one line with every spelling of the password taken out.
 
-The environment is the other trap: libpq fills whatever a connection string leaves open from `PGHOST`, `PGOPTIONS`,
-`PGSERVICE` and thirty more. For a server that the harness starts they can only disturb; for a user's server they are
-part of what the user said. So a user's DSN is completed once (`complete`), and while a server is in use the variables
-are hidden from this process and its children (`hidden_environment`).
+The environment is the other trap: libpq fills whatever a connection string leaves open from `PGHOST`,
+`PGOPTIONS`, `PGSERVICE` and thirty more. For a server that the harness starts they can only disturb; for a
+user's server they are part of what the user said. So a user's DSN is completed once (`complete`), and while a
+server is in use the variables are hidden from this process and its children (`hidden_environment`).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Params = Mapping[str, str]
 CONNECT_TIMEOUT_S: Final = 10
 
 _HOW_TO_WRITE = (
-    "write dsn:postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters of the password percent-encoded "
-    "(@ is %40, / is %2F), or dsn:host=HOST user=USER password='PASSWORD'"
+    "write dsn:postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters of the password "
+    "percent-encoded (@ is %40, / is %2F), or dsn:host=HOST user=USER password='PASSWORD'"
 )
 _SECRET_KEYS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
@@ -143,30 +144,31 @@ def reason(error: BaseException, params: Params) -> str:
         return type(error).__name__
     line = next((each for each in lines if "failed: " in each), lines[0])
     line = line.removeprefix("connection failed: ")
-    # 'connection to server at "10.0.0.1", port 5432 failed: FATAL:  password authentication failed for user "u"'
+    # 'connection to server at "10.0.0.1", port 5432 failed: FATAL:  password authentication failed for user
+    # "u"'
     line = re.sub(r"^.*?\bfailed: (?:FATAL: +)?", "", line)
     return redact(line, params).rstrip(".")
 
 
-def connect(
-    params: Params, *, timeout_s: float = CONNECT_TIMEOUT_S, **kwargs: Any
-) -> psycopg.Connection[Any]:
-    """An autocommit connection. Raises `InfrastructureError` that names server and reason, without the password.
+def connect(params: Params, *, timeout_s: float = CONNECT_TIMEOUT_S) -> psycopg.Connection[Any]:
+    """An autocommit connection. Raises `InfrastructureError` that names server and reason, without the
+    password.
 
     One attempt may take `timeout_s` per host; the caller decides about a second one.
     """
-    stated = dict(params)
+    stated: dict[str, Any] = dict(params)
     stated.setdefault("connect_timeout", str(max(2, round(timeout_s))))
     failure = ""
     try:
-        return psycopg.connect(**stated, autocommit=True, **kwargs)
+        return psycopg.connect(**stated, autocommit=True)
     except (psycopg.Error, UnicodeError, ValueError) as error:
         failure = reason(error, params)
     raise InfrastructureError(f"cannot connect to {describe(params)}: {failure}")
 
 
 def complete(conn: psycopg.Connection[Any], stated: Params) -> dict[str, str]:
-    """Everything the open `conn` was made with, also what came from environment, service file and password file."""
+    """Everything the open `conn` was made with, also what came from environment, service file and password
+    file."""
     timeout = stated.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
     params: dict[str, str] = {}
     for option in conn.pgconn.info:
@@ -199,8 +201,7 @@ def fetch_one(
 
 
 _hidden_lock = threading.Lock()
-_hidden_count = 0
-_hidden: dict[str, str] = {}
+_hidden: dict[str, tuple[str, set[object]]] = {}  # name to value, and the uses that it stays hidden for
 
 
 def libpq_variables() -> frozenset[str]:
@@ -217,29 +218,33 @@ def set_variables() -> frozenset[str]:
 
 @contextmanager
 def hidden_environment() -> Iterator[None]:
-    """Hide libpq's variables from this process and the children it starts meanwhile; put them back at the end.
+    """Hide libpq's variables from this process and the children it starts meanwhile; put them back at the
+    end.
 
-    Nested and parallel uses share one hiding: the last to leave restores.
+    Uses may be nested or overlap in threads: a variable comes back when the last use has left that was there
+    when it was hidden, or began later.
     """
-    global _hidden_count
+    use = object()
     with _hidden_lock:
-        _hidden_count += 1
         for name in libpq_variables() & os.environ.keys():
-            _hidden[name] = os.environ.pop(name)
+            _hidden[name] = (os.environ.pop(name), _hidden[name][1] if name in _hidden else set())
+        for _, users in _hidden.values():
+            users.add(use)
     try:
         yield
     finally:
         with _hidden_lock:
-            _hidden_count -= 1
-            if _hidden_count == 0:
-                os.environ.update(_hidden)
-                _hidden.clear()
+            for name, (value, users) in list(_hidden.items()):
+                users.discard(use)
+                if not users:
+                    os.environ.setdefault(name, value)
+                    del _hidden[name]
 
 
 def hidden_params() -> dict[str, str]:
     """What the hidden variables would have told libpq, as connection options."""
     with _hidden_lock:
-        variables = dict(_hidden)
+        variables = {name: value for name, (value, _) in _hidden.items()}
     params = {}
     for option in psycopg.pq.Conninfo.get_defaults():
         if option.envvar and option.envvar.decode() in variables:

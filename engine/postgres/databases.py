@@ -2,12 +2,13 @@
 
 Rules:
 
-1. A database of ours is named `pgreferee_<random>` *and* carries a comment with a JSON marker that names its owner.
-   The name alone proves nothing.
+1. A database of ours is named `pgreferee_<random>` *and* carries a comment with a JSON marker that names its
+   owner. The name alone proves nothing.
 2. Nothing destructive runs in, or on, a database without both (`assert_ours`).
-3. Before a database is dropped, the logical replication slots that belong to it are, and the transactions prepared in
-   it are rolled back: both would block the drop, and both can belong to that database only.
-4. Only databases whose owner is dead, on this host and in this boot, and that were not to be kept, are reaped.
+3. Before a database is dropped, the logical replication slots that belong to it are, and the transactions
+   prepared in it are rolled back: both would block the drop, and both can belong to that database only.
+4. Only databases whose owner is dead, on this host and in this boot, and that were not to be kept, are
+   reaped.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def create(
 ) -> None:
     """Create and mark a database, in UTF8 and the C locale, so that text sorts the same on every server.
 
-    `conn` is an autocommit connection to another database. With `keep` nobody reaps it later. Raises `InfrastructureError` when the role may not.
+    `conn` is an autocommit connection to another database. With `keep` nobody reaps it later. Raises
+    `InfrastructureError` when the role may not.
     """
     assert _NAME.fullmatch(name), name
     statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
@@ -112,14 +114,17 @@ def _parse_marker(name: str, comment: str | None) -> Marker | None:
 
 
 def assert_ours(conn: psycopg.Connection[Any]) -> None:
-    """Raise `InfrastructureError` unless `conn` is connected to a database that carries our name and our marker.
+    """Raise `InfrastructureError` unless `conn` is connected to a database that carries our name and our
+    marker.
 
-    To be called before anything destructive: schema drops, truncates, settings of the database, terminating sessions.
+    To be called before anything destructive: schema drops, truncates, settings of the database, terminating
+    sessions.
     """
     name = conn.info.dbname
     if marker_of(conn, name) is None:
         raise InfrastructureError(
-            f'the database "{name}" does not belong to the harness (no pgreferee name and marker): nothing was changed'
+            f'the database "{name}" does not belong to the harness (it lacks the name or the marker): '
+            "nothing was changed"
         )
 
 
@@ -143,7 +148,8 @@ def drop(conn: psycopg.Connection[Any], name: str) -> bool:
 
 def _drop_slots(conn: psycopg.Connection[Any], name: str) -> None:
     slots = conn.execute(
-        "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s AND slot_type = 'logical'",
+        "SELECT slot_name, active_pid FROM pg_replication_slots"
+        " WHERE database = %s AND slot_type = 'logical'",
         (name,),
     ).fetchall()
     for slot, active_pid in slots:
@@ -169,7 +175,8 @@ def _roll_back_prepared(conn: psycopg.Connection[Any], name: str) -> None:
 def reap(conn: psycopg.Connection[Any]) -> list[str]:
     """Drop the marked databases of dead owners of this host and boot; returns their names."""
     rows = conn.execute(
-        "SELECT datname, shobj_description(oid, 'pg_database') FROM pg_database WHERE left(datname, 10) = 'pgreferee_'"
+        "SELECT datname, shobj_description(oid, 'pg_database') FROM pg_database"
+        " WHERE left(datname, 10) = 'pgreferee_'"
     ).fetchall()
     dropped = []
     for name, comment in rows:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 
 def until(deadline_s: float) -> Iterator[float]:
-    """Tries with growing pauses (5 to 100 ms) until `deadline_s` seconds have passed; yields the seconds left.
+    """Tries with growing pauses (5 to 100 ms) until `deadline_s` seconds have passed; yields the seconds
+    left.
 
     The `else` of the loop is where the caller says what did not happen in time.
     """

@@ -1,10 +1,10 @@
 """Where files of started servers and of downloaded binaries lie, and with which modes.
 
-- Run folder: `/tmp/pgreferee-<uid>` (or `$PGREFEREE_RUN_DIR`). Not under `$TMPDIR`: a unix socket's path may have
-  107 bytes only, and `$TMPDIR` is often longer. It holds `<id>.json` (the owner record, ours alone) and `<id>/` (the
-  server's private 0700 folder).
-- Cache: `$PGREFEREE_CACHE_DIR`, else `/var/cache/pgreferee` for root (root's home is closed to the account that the
-  server runs as), else the user's cache directory.
+- Run folder: `/tmp/pgreferee-<uid>` (or `$PGREFEREE_RUN_DIR`). Not under `$TMPDIR`: a unix socket's path may
+  have 107 bytes only, and `$TMPDIR` is often longer. It holds `<id>.json` (the owner record, ours alone) and
+  `<id>/` (the server's private 0700 folder).
+- Cache: `$PGREFEREE_CACHE_DIR`, else `/var/cache/pgreferee` for root (root's home is closed to the account
+  that the server runs as), else the user's cache directory.
 
 Modes are set explicitly: neither umask 000 nor umask 077 changes them.
 """
@@ -25,7 +25,8 @@ SOCKET_PATH_LIMIT_BYTES = 103  # Linux allows 107, macOS 103
 def run_folder() -> Path:
     """The folder of this user's started servers, made when missing.
 
-    Raises `InfrastructureError` when somebody else owns it: in a shared `/tmp` anybody may have made it first.
+    Raises `InfrastructureError` when somebody else owns it: in a shared `/tmp` anybody may have made it
+    first.
     """
     # Root's servers run as another account, which must be able to pass through, but not to list or write.
     mode = 0o711 if os.geteuid() == 0 else 0o700

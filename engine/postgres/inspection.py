@@ -1,4 +1,5 @@
-"""What a server says about itself: version, the settings that results depend on, and whether the ledger can work."""
+"""What a server says about itself: version, the settings that results depend on, and whether the ledger can
+work."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ SLOT_TIMEOUT_MS: Final = 5_000
 
 
 def version(conn: psycopg.Connection[Any]) -> tuple[int, str]:
-    """`server_version_num` and `server_version`. Raises `InfrastructureError` below the oldest supported major."""
+    """`server_version_num` and `server_version`. Raises `InfrastructureError` below the oldest supported
+    major."""
     number, text = conninfo.fetch_one(
         conn, "SELECT current_setting('server_version_num')::int, current_setting('server_version')"
     )
@@ -73,7 +75,8 @@ def settings(conn: psycopg.Connection[Any]) -> dict[str, str]:
 def why_no_ledger(conn: psycopg.Connection[Any]) -> str | None:
     """None when a logical slot can be made in the database of `conn`, else one sentence about what to change.
 
-    Tried, not derived: a temporary slot is made and dropped. Managed servers grant the privilege in ways of their own.
+    Tried, not derived: a temporary slot is made and dropped. Managed servers grant the privilege in ways of
+    their own.
     """
     if conninfo.fetch_one(conn, "SHOW wal_level")[0] != "logical":
         return "the server's wal_level is not logical: set wal_level = logical and restart it"
@@ -92,7 +95,8 @@ def why_no_ledger(conn: psycopg.Connection[Any]) -> str | None:
             "a replication slot was not ready in 5 s: a transaction has been open on the server for that long"
         )
     except psycopg.Error as error:
-        return f"a logical replication slot cannot be made: {error.diag.message_primary or 'the connection was lost'}"
+        why = error.diag.message_primary or "the connection was lost"
+        return f"a logical replication slot cannot be made: {why}"
     finally:
         if not conn.closed:
             conn.execute("RESET statement_timeout")

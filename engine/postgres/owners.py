@@ -1,12 +1,13 @@
 """Who started a server, and whether that process is certainly gone.
 
-Everything that could outlive the harness (a data directory, a container, a database on a user's server) carries the
-identity of the process that made it, written down *before* the thing itself exists. Whoever starts next removes what
-belongs to a dead owner. Rules, in the order in which they decide:
+Everything that could outlive the harness (a data directory, a container, a database on a user's server)
+carries the identity of the process that made it, written down *before* the thing itself exists. Whoever
+starts next removes what belongs to a dead owner. Rules, in the order in which they decide:
 
 1. An owner on another host, or in another PID namespace of this boot, cannot be judged: it counts as alive.
-2. An owner of an earlier boot of this host is dead, when the record lies on this host's own disk. (On a user's server
-   it counts as alive: host names are not unique, and a wrong guess would drop a database in use.)
+2. An owner of an earlier boot of this host is dead, when the record lies on this host's own disk. (On a
+   user's server it counts as alive: host names are not unique, and a wrong guess would drop a database in
+   use.)
 3. An owner whose PID does not exist, is a zombie, or started at another time than recorded is dead.
 
 Start times are kernel clock ticks since boot on Linux, so that a step of the wall clock kills nobody.
@@ -51,7 +52,7 @@ class Owner:
         try:
             texts = {key: str(value[key]) for key in ("host", "boot", "pid_namespace", "started", "created")}
             return cls(pid=int(value["pid"]), **texts)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError("not an owner") from error
 
 
@@ -90,7 +91,7 @@ def _boot() -> str:
 
 def _pid_namespace() -> str:
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
 
@@ -98,7 +99,8 @@ def _pid_namespace() -> str:
 def _started(pid: int) -> str | None:
     """When the process started; None when there is no live process of that PID."""
     try:
-        # The command name in parentheses may hold spaces and parentheses: fields are counted from the last one.
+        # The command name in parentheses may hold spaces and parentheses: fields are counted from the last
+        # one.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]
     except OSError:

@@ -1,8 +1,8 @@
 """Settings of started servers. A profile is what they are for; the caller's own settings override it.
 
-Both profiles keep `synchronous_commit = on`. With `off` a commit is answered before its WAL is written, logical
-decoding reads written WAL only, and the ledger would miss the last commits for up to three times `wal_writer_delay`;
-with `fsync = off` the wait costs next to nothing anyway.
+Both profiles keep `synchronous_commit = on`. With `off` a commit is answered before its WAL is written,
+logical decoding reads written WAL only, and the ledger would miss the last commits for up to three times
+`wal_writer_delay`; with `fsync = off` the wait costs next to nothing anyway.
 """
 
 from __future__ import annotations
@@ -47,22 +47,21 @@ _FIXED: Final = frozenset(
 
 
 def merged(profile: Profile, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a profile with the caller's on top. Raises `UsageError` for one that is not the caller's."""
+    """The settings of a profile with the caller's on top. Raises `UsageError` for one that is not the
+    caller's."""
     if profile not in _OF_PROFILE:
         raise UsageError(f"{profile!r} is no profile: use fast or durable")
     lowered = {name.lower(): str(value) for name, value in settings.items()}
     for name in lowered:
         if name in _FIXED or not all(part.isidentifier() for part in name.split(".")):
             raise UsageError(f"the setting {name!r} cannot be given: the harness decides it")
+        if not lowered[name].isprintable():
+            raise UsageError(f"the value of the setting {name} holds a line end or another control character")
     return {**_BOTH, **_OF_PROFILE[profile], **lowered}
 
 
 def as_configuration(settings: Mapping[str, str]) -> str:
-    """The lines of a `postgresql.conf`. Quotes and backslashes are escaped, line ends refused."""
-    lines = []
-    for name, value in settings.items():
-        if "\n" in value or "\0" in value:
-            raise UsageError(f"the value of the setting {name} holds a line end")
-        escaped = value.replace("\\", "\\\\").replace("'", "''")
-        lines.append(f"{name} = '{escaped}'\n")
-    return "".join(lines)
+    """The lines of a `postgresql.conf`. Values are printable, see `merged`; quotes and backslashes are
+    escaped."""
+    escaped = {name: value.replace("\\", "\\\\").replace("'", "''") for name, value in settings.items()}
+    return "".join(f"{name} = '{value}'\n" for name, value in escaped.items())

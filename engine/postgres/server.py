@@ -22,16 +22,18 @@ class Control(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server and the harness's own database on it. The strings that hold a password are not in the repr.
+    """A running server and the harness's own database on it. The strings that hold a password are not in the
+    repr.
 
     - `dsn`: the harness's database, through a unix socket where there is one.
-    - `tcp_dsn`: the same database over TCP, for a proxy or a driver without unix sockets; None when not listening.
+    - `tcp_dsn`: the same database over TCP, for a proxy or a driver without unix sockets; None when not
+      listening.
     - `admin_dsn`: the database `postgres` as superuser, on servers that the harness started; else None.
     - `source`: `embedded`, `npm`, `system`, `container` or `dsn`: where it really came from.
     - `version`: as `server_version_num`, 180006; `version_text`: as `server_version`, "18.6".
     - `settings`: read back from the server, with units ("128MB"); see `inspection.RECORDED` for which.
-    - `why_no_ledger`: None when a logical replication slot can be made in `database`, else a sentence that names the
-      setting or the privilege to change.
+    - `why_no_ledger`: None when a logical replication slot can be made in `database`, else a sentence that
+      names the setting or the privilege to change.
     - `notes`: sentences about this server that a reader of results should know.
     - `log_path`: the server's log file, when it lies on this machine.
     """
@@ -71,7 +73,8 @@ class Server:
         return self.control is not None
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stop the server and wait until it is gone. `immediate` is a crash: no checkpoint, recovery at `start`."""
+        """Stop the server and wait until it is gone. `immediate` is a crash: no checkpoint, recovery at
+        `start`."""
         self._controlled().stop(mode)
 
     def start(self) -> None:
@@ -87,7 +90,8 @@ class Server:
         return self._controlled().log_bytes(since).decode(errors="replace")
 
     def log_lines(self, since: int = 0) -> Iterator[str]:
-        """The complete lines of `log_text`. A line starts with time, [PID], SQLSTATE, user@database, application."""
+        """The complete lines of `log_text`. A line starts with time, [PID], SQLSTATE, user@database,
+        application."""
         text = self.log_text(since)
         yield from text[: text.rfind("\n") + 1].splitlines()
 

@@ -1,10 +1,13 @@
-"""What `--pg SPEC` means: which of the five sources a Postgres is wanted from. Pure; nothing is looked up here."""
+"""What `--pg SPEC` means: which of the five sources a Postgres is wanted from. Pure; nothing is looked up
+here."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 from typing import Literal
+
+from typing_extensions import override
 
 from engine.errors import UsageError
 from engine.postgres import conninfo
@@ -26,8 +29,8 @@ _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]{0,254}")
 class Source:
     """A parsed `--pg`. `str()` gives it back in a form that may be shown and recorded: without a password.
 
-    `major` is set for `major`, `system` and `container:N`; `image` for `container`; `dsn` (a conninfo string or a
-    URI, with its secrets) for `dsn` only.
+    `major` is set for `major`, `system` and `container:N`; `image` for `container`; `dsn` (a conninfo string
+    or a URI, with its secrets) for `dsn` only.
     """
 
     kind: Kind
@@ -35,6 +38,7 @@ class Source:
     image: str | None = None
     dsn: str | None = field(default=None, repr=False)
 
+    @override
     def __str__(self) -> str:
         if self.dsn is not None:
             return f"dsn:{conninfo.describe(conninfo.parse(self.dsn))}"
@@ -71,7 +75,8 @@ def _major(digits: str, spec: str) -> int:
     if digits.isascii() and digits.isdigit() and len(digits) < 4 and int(digits) in MAJORS:
         return int(digits)
     raise UsageError(
-        f"{_quoted(spec)} names no supported Postgres: use a major version from {OLDEST_MAJOR} to {NEWEST_MAJOR}"
+        f"{_quoted(spec)} names no supported Postgres: "
+        f"use a major version from {OLDEST_MAJOR} to {NEWEST_MAJOR}"
     )
 
 
@@ -81,8 +86,8 @@ def _container(rest: str, spec: str) -> Source:
         return Source("container", major=major, image=f"postgres:{major}")
     if not _IMAGE.fullmatch(rest):
         raise UsageError(
-            f"{_quoted(spec)} names no image: use container:{NEWEST_MAJOR} for the official image of a major version, "
-            "or container:NAME:TAG"
+            f"{_quoted(spec)} names no image: use container:{NEWEST_MAJOR} for the official image of a major "
+            "version, or container:NAME:TAG"
         )
     return Source("container", image=rest)
 

@@ -1,5 +1,5 @@
--- Commit a batch of outcomes: one guarded UPDATE, whatever the batch's size. Returns the ids that committed and the
--- transaction that did it; an id that is absent is stale and changed nothing.
+-- Commit a batch of outcomes: one guarded UPDATE, whatever the batch's size. Returns the claims whose outcome committed
+-- and the transaction that did it; a claim that is absent is stale and changed nothing.
 -- Index: primary key, one probe per row.
 -- Race: the lease ran out and the row was reaped, perhaps claimed again. locked_by names one claim, not one worker,
 -- so the guard fails even when the same node claimed the row again (docs/findings.md, "a worker is not a claim").
@@ -44,4 +44,4 @@ SET
     updated_at = now()
 FROM owned AS o
 WHERE g.id = o.id AND g.locked_by = o.claim AND g.status = 'executing'
-RETURNING g.id, pg_current_xact_id()::text
+RETURNING g.id, o.claim, pg_current_xact_id()::text

@@ -1,8 +1,11 @@
--- Give claims back untouched: runnable at once, attempt and eligible_at kept. Returns ids and the transaction.
+-- Give claims back untouched: runnable at once, attempt and eligible_at kept. Returns the claims given back and the
+-- transaction.
 -- Index: primary key.
 -- Race: reaped and claimed by another in between; the guard fails and the row stays the other's.
 WITH held AS MATERIALIZED (
-    SELECT g.id
+    SELECT
+        g.id,
+        g.locked_by AS claim
     FROM gen_durable AS g
     INNER JOIN unnest($1::bigint[], $2::text[]) AS c (id, claim) ON g.id = c.id AND g.locked_by = c.claim
     WHERE g.status = 'executing'
@@ -19,4 +22,4 @@ SET
     updated_at = now()
 FROM held AS h
 WHERE g.id = h.id
-RETURNING g.id, pg_current_xact_id()::text
+RETURNING g.id, h.claim, pg_current_xact_id()::text

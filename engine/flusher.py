@@ -1,0 +1,149 @@
+"""Group commit: the outcomes of many steps become durable in one transaction (picker.md §4).
+
+A worker submits its outcome and waits until it is settled. A flush starts when `max_batch` outcomes wait, or
+`max_delay_ms` after the first; while one flush runs, the next batch grows. One bad outcome harms no other: a batch that
+the server refuses is halved until the culprit stands alone, and that one becomes a failure of its own step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import psycopg
+
+from engine.observer import Observer
+from engine.picker import Commit, Ended, Hold, Picker
+from engine.sessions import OutcomeUnknown, Sessions, Unavailable
+
+Settled = Literal["committed", "stale", "abandoned"]
+
+RETRY_PAUSE_S = 0.1
+
+
+def is_about_the_value(error: psycopg.OperationalError) -> bool:
+    """Whether the server refused what was sent: too deep or too large (class 54). A cancel, a lock time-out, a full
+    disk or a deadlock are about the moment."""
+    return (error.sqlstate or "").startswith("54")
+
+
+class Flusher:
+    """One serial line of flushes. `give_up_ms`: how long a batch is retried while no server can be reached."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        picker: Picker,
+        observer: Observer,
+        *,
+        max_batch: int,
+        max_delay_ms: float,
+        give_up_ms: float,
+        committed: Callable[[Commit], None],
+    ) -> None:
+        self._sessions = sessions
+        self._picker = picker
+        self._observer = observer
+        self._max_batch = max_batch
+        self._max_delay_s = max_delay_ms / 1000
+        self._give_up_s = give_up_ms / 1000
+        self._committed = committed
+        self._waiting: list[tuple[Commit, asyncio.Future[Settled]]] = []
+        self._arrived = asyncio.Event()
+        self._full = asyncio.Event()
+
+    async def submit(self, commit: Commit) -> Settled:
+        """Wait until the outcome is settled: committed, stale, or abandoned to the reaper."""
+        settled: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self._waiting.append((commit, settled))
+        self._arrived.set()
+        if len(self._waiting) >= self._max_batch:
+            self._full.set()
+        return await settled
+
+    async def run(self) -> None:
+        """Flush until cancelled."""
+        while True:
+            await self._arrived.wait()
+            if len(self._waiting) < self._max_batch and self._max_delay_s > 0:
+                try:
+                    await asyncio.wait_for(self._full.wait(), self._max_delay_s)
+                except TimeoutError:
+                    pass
+            batch, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
+            if not self._waiting:
+                self._arrived.clear()
+            if len(self._waiting) < self._max_batch:
+                self._full.clear()
+            await self._settle(batch)
+
+    async def _settle(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
+        try:
+            ended = await self._send([commit for commit, _ in batch])
+        except psycopg.Error as error:
+            await self._divide(batch, error)
+            return
+        except TimeoutError:
+            self._finish(batch, "abandoned")
+            return
+        committed = set(ended.holds)
+        for commit, settled in batch:
+            won = Hold(commit.id, commit.claim) in committed
+            if won:
+                self._committed(commit)
+            else:
+                self._observer.count("stale")
+            if not settled.done():
+                settled.set_result("committed" if won else "stale")
+
+    async def _send(self, commits: list[Commit]) -> Ended:
+        """Flush once, or again for as long as the connection or the moment is at fault, not the batch.
+
+        Sending again after an unknown outcome is safe: what the first transaction committed no longer executes under
+        its claim, so the second finds it stale.
+        """
+        async with asyncio.timeout(self._give_up_s):
+            while True:
+                try:
+                    return await self._sessions.run(
+                        "flush",
+                        {"outcomes": [[c.id, c.claim, c.kind] for c in commits]},
+                        self._picker.flush(commits),
+                        lambda ended: {
+                            "xid": ended.xid,
+                            "committed": [[hold.id, hold.claim] for hold in ended.holds],
+                        },
+                    )
+                except (OutcomeUnknown, Unavailable):
+                    self._observer.count("reconnect")
+                except psycopg.OperationalError as error:
+                    if is_about_the_value(error):
+                        raise
+                    self._observer.count("contended")
+                await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _divide(
+        self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], error: psycopg.Error
+    ) -> None:
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._settle(batch[:middle])
+            await self._settle(batch[middle:])
+            return
+        [(commit, settled)] = batch
+        self._observer.count("refused")
+        if commit.kind == "stop":
+            self._finish(batch, "abandoned")
+        else:
+            refusal = f"the server refused the outcome: {type(error).__name__}"
+            await self._settle(
+                [(replace(commit, kind="stop", step=None, state=None, result=None, error=refusal), settled)]
+            )
+
+    def _finish(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], verdict: Settled) -> None:
+        for _, settled in batch:
+            self._observer.count(verdict)
+            if not settled.done():
+                settled.set_result(verdict)

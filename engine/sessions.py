@@ -1,0 +1,87 @@
+"""A node's database sessions: a pool, and the rule that every operation is observed and every failure has a kind.
+
+An operation whose connection broke has an unknown outcome: it may have committed. It is told to the observer as
+`info` and raised as `OutcomeUnknown`; every other database error is a `fail`, the server's word that nothing happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from engine.observer import Observer
+from engine.operation import Operation, perform_async
+
+T = TypeVar("T")
+
+# How long an operation waits for a free session before it counts as not sent.
+SESSION_TIMEOUT_S = 10.0
+
+
+class OutcomeUnknown(Exception):
+    """The connection was lost before the server answered."""
+
+
+class Unavailable(Exception):
+    """No session could be had: nothing was sent."""
+
+
+class Sessions:
+    """Runs operations on pooled connections in autocommit mode. Open it with `async with`."""
+
+    def __init__(self, dsn: str, observer: Observer, *, size: int, name: str) -> None:
+        self._observer = observer
+        self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
+            dsn,
+            min_size=1,
+            max_size=size,
+            open=False,
+            timeout=SESSION_TIMEOUT_S,
+            kwargs={"autocommit": True, "application_name": name, "prepare_threshold": 0},
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._pool.open()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._pool.close()
+
+    async def run(
+        self, name: str, value: object, operation: Operation[T], report: Callable[[T], object]
+    ) -> T:
+        """Run one operation. `value` and `report(result)` are what the observer is told.
+
+        Raises OutcomeUnknown, Unavailable, or the psycopg error with which the server refused.
+        """
+        try:
+            async with self._pool.connection() as connection:
+                token = self._observer.invoke(name, value)
+                try:
+                    result = await perform_async(connection, operation)
+                except psycopg.Error as error:
+                    lost = connection.closed or connection.broken
+                    self._observer.complete(token, "info" if lost else "fail", describe_error(error))
+                    if lost:
+                        raise OutcomeUnknown(name) from error
+                    raise
+                except BaseException as error:
+                    self._observer.complete(token, "info", describe_error(error))
+                    raise
+                self._observer.complete(token, "ok", report(result))
+                return result
+        except PoolTimeout as error:
+            raise Unavailable(name) from error
+
+
+def describe_error(error: BaseException) -> dict[str, str | None]:
+    """An error as plain data: class, SQLSTATE, first line of the message (no values, no connection string)."""
+    lines = str(error).splitlines()
+    return {
+        "error": type(error).__name__,
+        "sqlstate": getattr(error, "sqlstate", None),
+        "message": lines[0] if lines else "",
+    }

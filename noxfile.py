@@ -1,0 +1,318 @@
+"""What people and CI start: `nox -s stress`, `nox -s tests`, ...
+
+Arguments after `--` go to the module behind the session: `nox -s stress -- --seconds 20 --nodes 4`.
+Its exit status is nox's: 0 held, 1 violated, 2 wrong usage, 3 infrastructure, 4 unknown.
+"""
+
+# How it works
+#
+# Environments. Sessions share two: `.nox/run` has what the front doors need, `.nox/dev` what tests and lint
+# need on top. nox's own would be one per session, so every session says `venv_backend="none"` and asks
+# `environment` instead. Each folder carries a stamp of all that went into it; while the stamp fits, nothing
+# is installed. The project is installed editable: a changed source needs no new stamp.
+#
+# Exit status. nox turns every failure into 1. The statuses of failed sessions are kept, and the worst of
+# them replaces nox's own when the process ends. 1 is the worst, then 2, 3, 4: a proven violation outweighs
+# a run that did not get far enough to tell.
+#
+# Signals. nox kills an interrupted command after 0.3 s; a run needs longer to stop its servers and write
+# its verdict. So commands run in a process group of their own, out of the terminal's reach, and each signal
+# to nox is passed on once: the first as it came, a second as SIGTERM; a third, or 60 s, ends the group.
+#
+# Standard output belongs to the command: `--json` leaves nothing on it but the verdict.
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import nox
+from packaging.specifiers import SpecifierSet
+
+nox.needs_version = ">=2025.2.9"
+nox.options.sessions = ["tests", "lint"]
+
+ROOT = Path(__file__).resolve().parent
+CONSTRAINTS = ROOT / "constraints.txt"
+PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+PYTHONS = PYPROJECT["project"]["requires-python"]
+
+# session: (module and its arguments, what it does)
+FRONT_DOORS = {
+    "stress": ("stress run", "Race nodes under faults on a real Postgres, and judge."),
+    "fuzz": ("models", "Hold the engine against the models until the time is up."),
+    "mutants": ("invariants mutants", "Break the engine on purpose: every mutant must be caught."),
+    "check": ("invariants check", "Judge a recorded run again."),
+    "postgres": ("engine postgres", "Start a throw-away server, or list the versions to be had here."),
+}
+
+ENVIRONMENTS: Mapping[str, Sequence[str]] = {"run": [], "dev": ["tests", "lint"]}
+
+STOP_WITHIN_S = 60
+INFRASTRUCTURE = 3
+
+if not SpecifierSet(PYTHONS).contains(platform.python_version(), prereleases=True):
+    sys.stderr.write(
+        f"pgreferee needs Python {PYTHONS}; this nox runs on {platform.python_version()} ({sys.executable}). "
+        "Install nox with a Python in that range and start it from there: pythonX.Y -m nox ...\n"
+    )
+    raise SystemExit(2)
+
+
+# ---------------------------------------------------------------------------------------------- exit status
+
+_failures: list[int] = []
+
+
+def _leave_with_the_worst() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(min(_failures))
+
+
+def fail(session: nox.Session, status: int, reason: str) -> NoReturn:
+    """Fail the session as nox does, and have the process end with `status`."""
+    if not _failures:
+        atexit.register(_leave_with_the_worst)
+    _failures.append(status)
+    session.error(reason)
+
+
+# -------------------------------------------------------------------------------------------------- commands
+
+
+def call(command: Sequence[str], *, env: Mapping[str, str] | None = None, quiet: bool = False) -> int:
+    """Run a command to its end and return its exit status: 128 + n if signal n ended it.
+
+    `quiet` sends its standard output to standard error. When a signal to this process stopped the command,
+    SystemExit carries the command's status, and no further session starts.
+    """
+    signals = 0
+    child: subprocess.Popen[bytes] | None = None
+
+    def signal_child(number: int, *, group: bool = False) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if child is not None and child.returncode is None:
+                (os.killpg if group else os.kill)(child.pid, number)
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            signal.alarm(STOP_WITHIN_S)
+            signal_child(number)
+        elif signals == 2:
+            signal_child(signal.SIGTERM)
+        else:
+            signal_child(signal.SIGKILL, group=True)
+
+    def give_up(_number: int, _frame: FrameType | None) -> None:
+        signal_child(signal.SIGKILL, group=True)
+
+    def pause(_number: int, _frame: FrameType | None) -> None:
+        signal_child(signal.SIGSTOP, group=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        signal_child(signal.SIGCONT, group=True)
+
+    handlers = {
+        signal.SIGINT: pass_on,
+        signal.SIGTERM: pass_on,
+        signal.SIGHUP: pass_on,
+        signal.SIGTSTP: pause,
+        signal.SIGALRM: give_up,
+    }
+    before = {number: signal.getsignal(number) for number in handlers}
+    try:
+        for number, handler in handlers.items():
+            if before[number] is not signal.SIG_IGN:  # nohup stays nohup
+                signal.signal(number, handler)
+        child = subprocess.Popen(
+            command,
+            env=env,
+            # a group in the background would be stopped if it read from the terminal
+            stdin=subprocess.DEVNULL if os.isatty(0) else None,
+            stdout=sys.stderr if quiet else None,
+            process_group=0,
+        )
+        if signals:
+            signal_child(signal.SIGTERM)
+        status = child.wait()
+    finally:
+        signal.alarm(0)
+        for number, previous in before.items():
+            signal.signal(number, previous)
+    status = 128 - status if status < 0 else status
+    if signals:
+        raise SystemExit(status)
+    return status
+
+
+# ---------------------------------------------------------------------------------------------- environments
+
+
+def find_uv() -> str | None:
+    """Uv on the PATH, or beside the Python that runs nox."""
+    return shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+def stamp(folder: Path, groups: Sequence[str]) -> str:
+    """A hash of everything that decides what an environment contains."""
+    parts = {
+        "folder": str(folder),
+        "python": [sys.version, sys.base_prefix],
+        "groups": list(groups),
+        "tables": [PYPROJECT["build-system"], PYPROJECT["project"], PYPROJECT["dependency-groups"]],
+        "packages": PYPROJECT["tool"]["hatch"],
+        "constraints": CONSTRAINTS.read_text(encoding="utf-8"),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def build(session: nox.Session, folder: Path, groups: Sequence[str]) -> None:
+    """Make the environment anew, with uv if there is one, else with virtualenv (which nox brings) and pip."""
+    uv = find_uv()
+    python = str(folder / "bin" / "python")
+    wanted = ["--constraint", str(CONSTRAINTS), "--editable", str(ROOT)]
+    wanted += nox.project.dependency_groups(PYPROJECT, *groups)
+    if uv:
+        create = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
+        install = [uv, "pip", "install", "--quiet", "--python", python, *wanted]
+    else:
+        create = [sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", str(folder)]
+        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted]
+    session.log(f"installing {folder.name} with {'uv' if uv else 'pip'}; this happens once")
+    # The build backend is pinned like the rest. A bare name, since both split these values at blanks.
+    env = os.environ | dict.fromkeys(("PIP_BUILD_CONSTRAINT", "UV_BUILD_CONSTRAINT"), CONSTRAINTS.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    for command in (create, install):
+        if status := call(command, env=env, quiet=True):
+            fail(session, INFRASTRUCTURE, f"{shlex.join(command[:3])} ... failed with exit status {status}")
+
+
+@contextlib.contextmanager
+def environment(session: nox.Session, name: str) -> Iterator[dict[str, str]]:
+    """The process environment in which `python` is that of `.nox/<name>`, made or made anew if need be.
+
+    While it is in use it is locked: another nox waits before it replaces it.
+    """
+    groups = ENVIRONMENTS[name]
+    try:
+        folder = session.cache_dir.parent.resolve() / name
+        lock = folder.with_suffix(".lock").open("a")
+    except OSError as error:
+        fail(session, INFRASTRUCTURE, f"no place for environments: {error}; --envdir names another")
+    mark = folder / "pgreferee.stamp"
+    current = stamp(folder, groups)
+
+    def is_current() -> bool:
+        return mark.exists() and mark.read_text(encoding="utf-8") == current
+
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if not is_current():
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                session.log(f"waiting for another nox that uses {folder}")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if not is_current():
+                build(session, folder, groups)
+                mark.write_text(current, encoding="utf-8")
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        env = os.environ | {
+            "VIRTUAL_ENV": str(folder),
+            "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        }
+        env.pop("PYTHONHOME", None)
+        yield env
+
+
+# -------------------------------------------------------------------------------------------------- sessions
+
+
+def run(session: nox.Session, env: Mapping[str, str], *command: str) -> int:
+    """Log the command, then `call` it with the program looked up in the environment."""
+    session.log(shlex.join(command))
+    program = shutil.which(command[0], path=env["PATH"]) or command[0]
+    return call([program, *command[1:]], env=env)
+
+
+def front_door(name: str, module: str, does: str) -> None:
+    """Make the nox session `name`: python -m <module>, arguments and exit status passed through."""
+
+    def door(session: nox.Session) -> None:
+        with environment(session, "run") as env:
+            if status := run(session, env, "python", "-m", *module.split(), *session.posargs):
+                fail(session, status, f"exit status {status}")
+
+    door.__doc__ = does
+    nox.session(name=name, venv_backend="none")(door)
+
+
+for _name, (_module, _does) in FRONT_DOORS.items():
+    front_door(_name, _module, _does)
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Test the harness itself; arguments go to pytest."""
+    with environment(session, "dev") as env:
+        if status := run(session, env, "python", "-m", "pytest", *session.posargs):
+            fail(session, 1, f"pytest ended with exit status {status}")
+
+
+LINT = (
+    "ruff check --quiet .",
+    "ruff format --quiet --diff .",
+    "lint-imports",
+    "mypy",
+    "sqlfluff lint --disable-progress-bar --processes 0 engine",
+)
+
+
+@nox.session(venv_backend="none")
+def lint(session: nox.Session) -> None:
+    """Style, types, directions of imports, SQL. Every check runs, also after one has failed."""
+    with environment(session, "dev") as env:
+        failed = [line for line in LINT if run(session, env, *line.split())]
+    if failed:
+        fail(session, 1, f"failed: {', '.join(failed)}")
+
+
+PIN_HEADER = """\
+# The exact version of everything that is installed: to run pgreferee, to test and lint it, and to build it.
+# One list for every Python. `nox -s pin` writes it anew, with the newest that pyproject.toml allows.
+"""
+
+
+@nox.session(venv_backend="none")
+def pin(session: nox.Session) -> None:
+    """Write constraints.txt anew; needs uv."""
+    uv = find_uv()
+    if uv is None:
+        fail(session, INFRASTRUCTURE, "pin needs uv: python3 -m pip install uv")
+    with tempfile.TemporaryDirectory() as scratch:
+        backend = Path(scratch, "build.in")
+        backend.write_text("\n".join(PYPROJECT["build-system"]["requires"]), encoding="utf-8")
+        pins = Path(scratch, "pins.txt")
+        command = [uv, "pip", "compile", "--universal", "--upgrade", "--quiet", "--output-file", str(pins)]
+        command += ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+        command += [part for group in ENVIRONMENTS["dev"] for part in ("--group", group)]
+        if status := call([*command, "pyproject.toml", str(backend)]):
+            fail(session, INFRASTRUCTURE, f"uv ended with exit status {status}")
+        CONSTRAINTS.write_text(PIN_HEADER + pins.read_text(encoding="utf-8"), encoding="utf-8")

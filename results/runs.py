@@ -1,0 +1,78 @@
+"""Recorded runs: one folder each under `results/runs/` (or `--out`), with everything in it.
+
+    run.json                what was asked for: the configuration, without secrets
+    verdict.json            what came of it; the format is `Verdict` below
+    history-<process>.*     what each process saw (invariants.history)
+    ledger.pgoutput         every committed change in commit order (invariants.ledger)
+    logs/<process>.log      standard error of every child, and the server's log
+
+A run folder is made before anything starts and its verdict is written last, through a temporary file, so a folder
+without a verdict is a run that did not end.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA = 1
+MAX_ATTEMPTS = 100
+
+VerdictWord = Literal["held", "violated", "unknown"]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """`verdict.json`. Times in milliseconds, rates per second. `reason` says why a verdict is `unknown`."""
+
+    schema: int = SCHEMA
+    verdict: VerdictWord
+    reason: str | None
+    seed: int
+    scenario: str
+    subject: str
+    mutant: str | None
+    postgres: dict[str, Any]
+    nodes: int
+    seconds: float
+    faults: list[dict[str, Any]]
+    invariants: dict[str, Any]
+    throughput: dict[str, float]
+    latency_ms: dict[str, dict[str, float]]
+    ledger: dict[str, int]
+    reproduce: str
+
+
+def runs_folder() -> Path:
+    """Where runs go by default: `results/runs` of the checkout, or of the working directory when installed."""
+    here = Path(__file__).resolve().parent
+    return (here if (here.parent / "pyproject.toml").is_file() else Path.cwd() / "results") / "runs"
+
+
+def create_run_folder(parent: Path, label: str) -> Path:
+    """Make a new folder `<time>-<label>` with its `logs`. Raises OSError where it cannot be made."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    parent.mkdir(parents=True, exist_ok=True)
+    for attempt in range(MAX_ATTEMPTS):
+        folder = parent / (f"{stamp}-{label}" if attempt == 0 else f"{stamp}-{label}-{attempt + 1}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        (folder / "logs").mkdir()
+        return folder
+    raise FileExistsError(f"{parent} already holds {MAX_ATTEMPTS} runs of {stamp}-{label}")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write indented JSON whole or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    partial.replace(path)
+
+
+def read_verdict(folder: Path) -> Verdict:
+    """The verdict of a run. Raises FileNotFoundError or msgspec.DecodeError."""
+    return msgspec.json.decode((folder / "verdict.json").read_bytes(), type=Verdict)

@@ -1,0 +1,91 @@
+"""`python -m stress`: race nodes under faults, and judge."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+from invariants.mutants import REGISTRY
+
+from engine.front_door import FrontDoor
+from engine.postgres import signals_stop
+from results.runs import runs_folder
+from stress.config import SUBJECTS, checked
+from stress.display import Display
+from stress.faults import FAULTS
+from stress.scenarios import SCENARIOS
+
+
+@click.group(cls=FrontDoor)
+def stress() -> None:
+    """Trying to make it happen: swarms that race nodes under faults."""
+
+
+@stress.command("run")
+@click.option(
+    "--pg", default="embedded", show_default=True, help="embedded, 13 to 18, system:N, container:N, dsn:..."
+)
+@click.option("--seconds", default=20.0, show_default=True, help="How long the load lasts.")
+@click.option("--nodes", default=4, show_default=True, help="How many node processes race.")
+@click.option(
+    "--seed", type=int, default=None, help="Drives clients and faults; drawn and printed by default."
+)
+@click.option(
+    "--faults", default="all", show_default=True, help=f"none, all, or some of: {', '.join(FAULTS)}."
+)
+@click.option("--scenario", default="mixed", show_default=True, help=f"One of: {', '.join(SCENARIOS)}.")
+@click.option("--subject", default="reference", show_default=True, help=f"One of: {', '.join(SUBJECTS)}.")
+@click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(REGISTRY)}.")
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
+@click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
+@click.option("--quiet", is_flag=True, help="No progress, no table.")
+def run_command(
+    pg: str,
+    seconds: float,
+    nodes: int,
+    seed: int | None,
+    faults: str,
+    scenario: str,
+    subject: str,
+    mutant: str | None,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Race nodes on a real Postgres under faults, and judge what was committed.
+
+    \b
+        nox -s stress                                       the default: 20 s, 4 nodes, every fault
+        nox -s stress -- --seconds 60 --faults kill,pause
+        nox -s stress -- --mutant outcome-unguarded         watch a broken engine being caught
+
+    Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
+    """
+    config = checked(
+        pg=pg,
+        seconds=seconds,
+        nodes=nodes,
+        seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+        faults=faults,
+        scenario=scenario,
+        subject=subject,
+        mutant=mutant,
+    )
+    # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
+    from stress.run import run
+    from stress.summary import print_summary
+
+    with signals_stop():
+        judged = run(config, out or runs_folder(), Display(quiet=quiet))
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode(judged.verdict) + b"\n")
+    elif not quiet:
+        print_summary(judged)
+    sys.exit(judged.exit_code)
+
+
+if __name__ == "__main__":
+    stress(prog_name="python -m stress")

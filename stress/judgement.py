@@ -1,0 +1,116 @@
+"""From a recorded run to its verdict: the judge is asked, and the run's folder gets its last files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from engine.postgres import Server
+from invariants.evidence import Evidence, read_ledger_summary
+from invariants.history import merge_folder
+from invariants.history.export import latencies_ms, throughput, write_parquet
+from invariants.history.operations import Operation
+from invariants.judge import judge
+from invariants.ledger.frames import NAME as LEDGER
+from invariants.ledger.frames import read_transactions
+from invariants.verdict import EXIT_CODES, Report
+from results.runs import Verdict, write_json
+from stress.config import RunConfig
+
+if TYPE_CHECKING:
+    from stress.run import Run
+
+# 20,000 in 20 s is what a run on two cores is expected to commit; below that rate the summary says what was reached.
+EXPECTED_TRANSACTIONS_PER_S = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A run's end: the verdict as it is written, the report behind it, the folder."""
+
+    verdict: Verdict
+    report: Report
+    folder: Path
+
+    @property
+    def exit_code(self) -> int:
+        """0 held, 1 violated, 4 unknown."""
+        return EXIT_CODES[self.verdict.verdict]
+
+
+def judge_run(run: Run) -> Judged:
+    """Judge a run that came to rest."""
+    return _judge(run, stopped=None)
+
+
+def stopped_run(run: Run, reason: str) -> Judged:
+    """A run that ended early: unknown, with what was recorded beside it."""
+    run.swarm.destroy()
+    run.recording.abandon()
+    return _judge(run, stopped=reason)
+
+
+def _judge(run: Run, *, stopped: str | None) -> Judged:
+    folder = run.folder
+    evidence = run.recording.evidence
+    write_json(folder / "run.json", _described(run.config, run.server, evidence))
+    operations = merge_folder(folder)
+    report = judge(
+        lambda: read_transactions(folder / LEDGER), operations, evidence, read_ledger_summary(folder)
+    )
+    write_parquet(operations, folder / "history.parquet")
+    verdict = Verdict(
+        verdict=report.verdict if stopped is None else "unknown",
+        reason=report.reason if stopped is None else stopped,
+        seed=run.config.seed,
+        scenario=run.config.scenario,
+        subject=run.config.subject,
+        mutant=run.config.mutant,
+        postgres={
+            "version": run.server.version_text,
+            "source": run.server.source,
+            "settings": dict(run.server.settings),
+        },
+        nodes=run.config.nodes,
+        seconds=round(run.load_seconds, 3),
+        faults=[_fault(operation) for operation in operations if operation.f == "fault"],
+        invariants=report.invariants(),
+        throughput=_throughput(operations, report, run),
+        latency_ms=latencies_ms(operations),
+        ledger={"transactions": report.transactions, "changes": report.changes},
+        reproduce=run.config.command(),
+    )
+    write_json(folder / "verdict.json", verdict)
+    return Judged(verdict, report, folder)
+
+
+def _described(config: RunConfig, server: Server, evidence: Evidence) -> dict[str, Any]:
+    """`run.json`: the request without secrets, and the evidence that a later `check` needs."""
+    return {
+        "pg": str(config.source),
+        "postgres": server.version_text,
+        "scenario": config.scenario,
+        "subject": config.subject,
+        "mutant": config.mutant,
+        "nodes": config.nodes,
+        "seconds": config.seconds,
+        "seed": config.seed,
+        "faults": list(config.faults),
+        **msgspec.to_builtins(evidence),
+    }
+
+
+def _fault(operation: Operation) -> dict[str, Any]:
+    """A fault as it happened; `lasted_ms` is None for one that the run's end overtook."""
+    latency_ms = operation.latency_ms
+    return {**operation.value, "lasted_ms": None if latency_ms is None else round(latency_ms, 3)}
+
+
+def _throughput(operations: list[Operation], report: Report, run: Run) -> dict[str, float]:
+    rates = throughput(operations)
+    if run.load_seconds > 0:
+        rates["transactions"] = round(report.transactions / run.load_seconds, 3)
+    return rates

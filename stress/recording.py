@@ -1,0 +1,122 @@
+"""What a run records of itself: the ledger's recorder process, and the harness's own history of phases and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from engine.postgres import InfrastructureError, Server
+from invariants.evidence import Evidence
+from invariants.history import Recorder
+from invariants.ledger.process import RecorderError, RecorderProcess
+from invariants.ledger.reader import LedgerUnavailable
+
+MAX_LOG_LINES = 1_000
+SEVERITIES = ("ERROR:", "FATAL:", "PANIC:")
+DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the recorder has seen so far."""
+
+    transactions: int
+    violations: int
+
+
+class Recording:
+    """Everything that is written while a run goes on, but for what nodes and clients write themselves."""
+
+    def __init__(
+        self,
+        server: Server,
+        folder: Path,
+        ledger: RecorderProcess | None,
+        no_ledger: str | None,
+        notes: Recorder,
+    ) -> None:
+        self._server = server
+        self._folder = folder
+        self._ledger = ledger
+        self._notes = notes
+        self._log_began = server.log_size() if server.has_log else 0
+        self.no_ledger = no_ledger
+        self.evidence = Evidence(no_ledger=no_ledger)
+
+    @classmethod
+    @contextmanager
+    def started(cls, server: Server, folder: Path) -> Iterator[Recording]:
+        """Record within the block. A server that allows no ledger is recorded without one, and the reason kept."""
+        with Recorder(folder, "harness") as notes:
+            if server.why_no_ledger is not None:
+                yield cls(server, folder, None, server.why_no_ledger, notes)
+                return
+            try:
+                # Slots belong to the whole server: the database's name keeps two runs on one server apart.
+                ledger = RecorderProcess(server.dsn, folder, server.database)
+            except LedgerUnavailable as error:
+                yield cls(server, folder, None, str(error), notes)
+                return
+            except RecorderError as error:
+                raise InfrastructureError(f"the ledger cannot be recorded: {error}") from None
+            with ledger:
+                yield cls(server, folder, ledger, None, notes)
+
+    def phase(self, name: str) -> None:
+        """A phase begins."""
+        self._notes.complete(self._notes.invoke("phase", {"phase": name}), "ok", {"phase": name})
+
+    def fault(self, name: str, target: str, pid: int) -> int:
+        """A fault begins; returns the token for `healed`."""
+        return self._notes.invoke("fault", {"fault": name, "target": target, "pid": pid})
+
+    def healed(self, token: int) -> None:
+        """That fault has ended."""
+        self._notes.complete(token, "ok", None)
+
+    def progress(self) -> Progress:
+        """As of the recorder's last word, at most a second ago."""
+        if self._ledger is None:
+            return Progress(0, 0)
+        return Progress(self._ledger.progress["transactions"], self._ledger.progress["violations"])
+
+    def check_alive(self) -> None:
+        """Raises RecorderError when the recorder has ended by itself."""
+        if self._ledger is not None:
+            self._ledger.check_alive()
+
+    def finish(self, connection: psycopg.Connection[Any]) -> None:
+        """The run is at rest: record up to now, compare with the tables, and take the server's own evidence.
+
+        Raises RecorderError.
+        """
+        if self._ledger is not None:
+            self._ledger.stop()
+        self.evidence = self._evidence(connection, at_rest=True)
+
+    def abandon(self) -> None:
+        """The run ends early: have the recorder write what it has."""
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def _evidence(self, connection: psycopg.Connection[Any], *, at_rest: bool) -> Evidence:
+        row = connection.execute(DEADLOCKS).fetchone()
+        return Evidence(
+            at_rest=at_rest,
+            deadlocks=None if row is None else int(row[0]),
+            server_log=tuple(self._log_errors()) if self._server.has_log else None,
+            no_ledger=self.no_ledger,
+        )
+
+    def _log_errors(self) -> Iterator[str]:
+        marker = f"@{self._server.database}"
+        kept = 0
+        for line in self._server.log_lines(self._log_began):
+            if marker in line and any(severity in line for severity in SEVERITIES) and kept < MAX_LOG_LINES:
+                kept += 1
+                yield line

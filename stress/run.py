@@ -1,0 +1,255 @@
+"""One run: provision, load under faults, drain, rest, judge, record.
+
+Phases, and what each waits for:
+
+1. start: server, schema, ledger, nodes, clients. The load's clock starts when the clients have joined.
+2. load: `seconds` long; faults as planned.
+3. drain: clients stop, faults are healed, nodes work until nothing waits. A drain that makes no progress for
+   `STUCK_S` ends: what still waits is judged as lost. One that makes progress but never ends is `unknown`.
+4. rest: nodes stop gracefully; the recorder reads the last transaction and the tables as they are.
+5. judge: ledger, history and evidence decide every invariant.
+
+Ctrl-C and SIGTERM end the run early at any point: children and server go, what was recorded stays, and the verdict is
+`unknown: interrupted`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from invariants.ledger.process import RecorderError
+from invariants.mutants import REGISTRY
+
+from engine.postgres import Server, Stopped, provision
+from engine.postgres.cleanup import uninterrupted
+from engine.schema import migrate
+from results.runs import create_run_folder
+from stress import config as knobs
+from stress.config import RunConfig
+from stress.display import Display, Snapshot
+from stress.faults import PlannedFault, plan_faults
+from stress.judgement import Judged, judge_run, stopped_run
+from stress.recording import Recording
+from stress.swarm.swarm import ChildDied, Swarm
+
+TICK_S = 0.05
+JOIN_TIMEOUT_S = 40.0
+STUCK_S = 10.0
+DRAIN_TIMEOUT_S = 90.0
+WAITING = "SELECT count(*) FROM gen_durable WHERE status IN ('runnable', 'executing')"
+LAST_CHANGE = "SELECT coalesce(max(updated_at), '-infinity')::text FROM gen_durable"
+
+
+class Unfinished(Exception):
+    """The run cannot be judged whole; the message says why."""
+
+
+@dataclass(slots=True)
+class Active:
+    """A fault in force."""
+
+    planned: PlannedFault
+    heal_at: float
+    heal: Callable[[], None]
+    token: int
+
+
+@dataclass(slots=True)
+class Run:
+    """The state of a run in its phases."""
+
+    config: RunConfig
+    server: Server
+    folder: Path
+    display: Display
+    swarm: Swarm
+    recording: Recording
+    connection: psycopg.Connection[Any]
+    planned: list[PlannedFault]
+    active: list[Active] = field(default_factory=list)
+    phase: str = "start"
+    load_began: float = 0.0
+    load_seconds: float = 0.0
+    waiting: int = 0
+
+    def load(self) -> None:
+        """Phases 1 and 2."""
+        self.recording.phase("start")
+        self.swarm.start_nodes()
+        self.swarm.start_load()
+        self._tick_until(
+            lambda: (report := self.swarm.read_load_report()) is not None and report.phase == "running",
+            timeout_s=JOIN_TIMEOUT_S,
+            otherwise="the clients did not join in time",
+        )
+        self._enter("load")
+        self.load_began = time.monotonic()
+        self._tick_until(lambda: self._loaded_s() >= self.config.seconds)
+        self.load_seconds = self._loaded_s()
+
+    def drain(self) -> None:
+        """Phase 3."""
+        self._enter("drain")
+        self.swarm.stop_load()
+        for fault in list(self.active):
+            self._heal(fault)
+        began = progressed = time.monotonic()
+        last = ""
+        while True:
+            self._tick()
+            change = self._one(LAST_CHANGE)
+            if change != last:
+                last, progressed = change, time.monotonic()
+            if self.waiting == 0:
+                return
+            if time.monotonic() - progressed > STUCK_S:
+                self.display.say(f"{self.waiting} jobs still wait and nothing moves: they count as lost")
+                return
+            if time.monotonic() - began > DRAIN_TIMEOUT_S:
+                raise Unfinished(f"{self.waiting} jobs still waited {DRAIN_TIMEOUT_S:.0f} s after the load")
+
+    def rest(self) -> None:
+        """Phase 4."""
+        self._enter("rest")
+        self.swarm.stop_nodes()
+        self.recording.finish(self.connection)
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self.recording.phase(phase)
+
+    def _loaded_s(self) -> float:
+        return time.monotonic() - self.load_began if self.load_began else 0.0
+
+    def _tick_until(
+        self, done: Callable[[], bool], *, timeout_s: float = float("inf"), otherwise: str = ""
+    ) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            if time.monotonic() > deadline:
+                raise Unfinished(otherwise)
+            self._tick()
+
+    def _tick(self) -> None:
+        """Whatever is due: faults, their heals, the health of the children, the display."""
+        self.swarm.check_alive()
+        self.recording.check_alive()
+        if self.phase == "load":
+            self._disturb()
+        report = self.swarm.read_load_report()
+        progress = self.recording.progress()
+        self.waiting = int(self._one(WAITING))
+        self.display.show(
+            Snapshot(
+                phase=self.phase,
+                seconds=min(self._loaded_s(), self.config.seconds),
+                of_seconds=self.config.seconds,
+                nodes=len(self.swarm.nodes) - len(self.swarm.frozen),
+                of_nodes=self.config.nodes,
+                faults=tuple(f"{fault.planned.name} {fault.planned.place + 1}" for fault in self.active),
+                requests=0 if report is None else report.requests,
+                waiting=self.waiting,
+                transactions=progress.transactions,
+                violations=progress.violations,
+            )
+        )
+        time.sleep(TICK_S)
+
+    def _disturb(self) -> None:
+        now = time.monotonic()
+        for fault in [fault for fault in self.active if now >= fault.heal_at]:
+            self._heal(fault)
+        # A fault waits while its place is still taken by one that began late.
+        while (
+            self.planned
+            and self.planned[0].at_s <= self._loaded_s()
+            and all(fault.planned.place != self.planned[0].place for fault in self.active)
+        ):
+            planned = self.planned.pop(0)
+            self.active.append(self._inject(planned, now + planned.lasts_s))
+
+    def _inject(self, planned: PlannedFault, heal_at: float) -> Active:
+        place = planned.place
+        victim = self.swarm.nodes[place]
+        token = self.recording.fault(planned.name, victim.name, victim.pid)
+        if planned.name == "kill":
+            self.swarm.kill_node(place)
+            return Active(planned, heal_at, lambda: self._restart(place), token)
+        self.swarm.freeze_node(place)
+        return Active(planned, heal_at, lambda: self.swarm.thaw_node(place), token)
+
+    def _restart(self, place: int) -> None:
+        self.swarm.start_node(place)
+
+    def _heal(self, fault: Active) -> None:
+        fault.heal()
+        self.active.remove(fault)
+        self.recording.healed(fault.token)
+
+    def _one(self, query: str) -> str:
+        row = self.connection.execute(query).fetchone()
+        assert row is not None
+        return str(row[0])
+
+
+def run(config: RunConfig, out: Path, display: Display) -> Judged:
+    """Carry out a run and record it in a new folder below `out`.
+
+    Raises InfrastructureError where no server can be had; whatever happens after that ends in a verdict.
+    """
+    folder = create_run_folder(out, "-".join(filter(None, (config.scenario, config.mutant))))
+    display.say(f"run {folder}")
+    with display, provision(config.source, profile="fast") as server:
+        display.say(
+            f"PostgreSQL {server.version_text} ({server.source}) · scenario {config.scenario} · seed {config.seed}"
+            f" · faults {', '.join(config.faults) or 'none'}"
+            + (f" · MUTANT {config.mutant}" if config.mutant else "")
+        )
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            migrate(connection)
+            for statement in () if config.mutant is None else REGISTRY[config.mutant].schema:
+                connection.execute(statement)
+            with _run(config, server, folder, display, connection) as started:
+                stopped = _carry_out(started)
+                with uninterrupted():
+                    return judge_run(started) if stopped is None else stopped_run(started, stopped)
+
+
+def _carry_out(started: Run) -> str | None:
+    """The phases; why the run ended early, None when it came to rest."""
+    try:
+        started.load()
+        started.drain()
+        started.rest()
+    except (Unfinished, ChildDied, RecorderError) as error:
+        return str(error)
+    except psycopg.OperationalError as error:
+        return f"the server went away: {type(error).__name__}"
+    except (KeyboardInterrupt, Stopped):
+        return "interrupted"
+    return None
+
+
+@contextmanager
+def _run(
+    config: RunConfig, server: Server, folder: Path, display: Display, connection: psycopg.Connection[Any]
+) -> Iterator[Run]:
+    planned = plan_faults(
+        config.faults,
+        seed=config.seed,
+        seconds=config.seconds,
+        nodes=config.nodes,
+        lease_s=knobs.LEASE_TTL_MS / 1000,
+    )
+    swarm = Swarm(config, server.dsn, folder)
+    with Recording.started(server, folder) as recording:
+        try:
+            yield Run(config, server, folder, display, swarm, recording, connection, list(planned))
+        finally:
+            swarm.destroy()

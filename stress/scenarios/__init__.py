@@ -1,0 +1,14 @@
+"""Scenarios: what the clients do, which machines the nodes run, and what must come of each job.
+
+A scenario is pure: from a random source it makes client operations, and from a job's plan it tells the terminal
+outcome that the machine prescribes. `SCENARIOS` holds them by name.
+"""
+
+from __future__ import annotations
+
+from stress.scenarios.mixed import MIXED
+from stress.scenarios.scenario import Insert, InsertMany, Operation, Planned, Scenario
+
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (MIXED,)}
+
+__all__ = ["SCENARIOS", "Insert", "InsertMany", "Operation", "Planned", "Scenario"]

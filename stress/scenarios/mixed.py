@@ -1,0 +1,97 @@
+"""The scenario `mixed`: a bit of everything the engine offers, with enough contention for each race to occur."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from engine.picker import LIVE, Job, Status
+from engine.policy import QueuePolicy
+from stress.scenarios.scenario import Insert, InsertMany, Operation, Planned, Scenario
+from stress.scenarios.script import Script, ThreadedScript, expected_end, initial_state
+
+HOT_KEYS = 6
+WIDE_KEYS = 500
+IDENTITIES_PER_WINDOW = 24
+QUEUES = ("default", "bulk", "urgent")
+PRIORITIES = (-5, 0, 0, 0, 3, 9)
+SCOPES: tuple[tuple[Status, ...], ...] = (
+    LIVE,
+    LIVE,
+    (*LIVE, "done"),
+    (*LIVE, "failed"),
+    ("runnable",),
+    ("runnable", "executing"),
+)
+# How often each kind of script is drawn.
+SCRIPTS: tuple[tuple[float, tuple[str, ...]], ...] = (
+    (0.40, ("done",)),
+    (0.20, ("next", "next", "done")),
+    (0.08, ("retry:1", "done")),
+    (0.04, ("next", "retry:2", "next", "done")),
+    (0.10, ("sleep:15", "done")),
+    (0.06, ("next", "sleep:60", "next", "done")),
+    (0.02, ("sleep:600", "done")),
+    (0.05, ("stop",)),
+    (0.03, ("next", "raise")),
+    (0.02, ("unstorable",)),
+)
+MANY = (5, 40)
+SHARE_OF_BATCHES = 0.12
+
+
+def next_operation(random: Random, window: int) -> Operation:
+    """One insert, or now and then a batch whose identities clash with those of other batches of the same moment."""
+    if random.random() >= SHARE_OF_BATCHES:
+        return Insert(_planned(random, window))
+    return InsertMany(tuple(_planned(random, window, clash=True) for _ in range(random.randint(*MANY))))
+
+
+def _planned(random: Random, window: int, *, clash: bool = False) -> Planned:
+    script = random.choices([words for _, words in SCRIPTS], [share for share, _ in SCRIPTS])[0]
+    status, result = expected_end(script)
+    job = Job(
+        fsm=random.choice((Script.name, Script.name, Script.name, ThreadedScript.name)),
+        step="odd",
+        state=initial_state(script),
+        queue=random.choices(QUEUES, (6, 3, 1))[0],
+        priority=random.choice(PRIORITIES),
+        eligible_at=_eligible_at(random),
+        concurrency_key=_concurrency_key(random),
+        correlation_key=_identity(random, window) if clash or random.random() < 0.1 else None,
+        correlation_scope=random.choice(SCOPES),
+    )
+    return Planned(job, status, result)
+
+
+def _eligible_at(random: Random) -> datetime | None:
+    """Mostly at once; some in the near future. A client's clock: only the server's comparison with it counts."""
+    if random.random() < 0.9:
+        return None
+    return datetime.now(UTC) + timedelta(milliseconds=random.randint(50, 1500))
+
+
+def _concurrency_key(random: Random) -> str | None:
+    draw = random.random()
+    if draw < 0.70:
+        return None
+    if draw < 0.80:
+        return f"hot:{random.randrange(HOT_KEYS)}"
+    # Bare numbers too: a key must never be mistaken for a row's id.
+    return random.choice(("wide:{}", "{}")).format(random.randrange(WIDE_KEYS))
+
+
+def _identity(random: Random, window: int) -> str:
+    return f"order-{window}-{random.randrange(IDENTITIES_PER_WINDOW)}"
+
+
+MIXED = Scenario(
+    name="mixed",
+    summary="plain and keyed jobs, several queues and priorities, retries, failures, scheduled jobs, clashing batches",
+    machines=(Script, ThreadedScript),
+    queues=tuple(QueuePolicy(name=name, concurrency=24, prefetch=24) for name in QUEUES),
+    next_operation=next_operation,
+    clients=12,
+    pause_ms=4.0,
+    max_backlog=3_000,
+)

@@ -1,0 +1,70 @@
+"""The shape of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from engine.machine import Machine
+from engine.picker import Job
+from engine.policy import QueuePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A job and the terminal outcome its machine prescribes: status `done` or `failed`, and the result."""
+
+    job: Job
+    status: str
+    result: Any
+
+    def described(self) -> dict[str, Any]:
+        """What the history records of it."""
+        job = self.job
+        return {
+            "fsm": job.fsm,
+            "queue": job.queue,
+            "priority": job.priority,
+            "concurrency_key": job.concurrency_key,
+            "correlation_key": job.correlation_key,
+            "scope": list(job.correlation_scope) if job.correlation_key is not None else [],
+            "expect": {"status": self.status, "result": self.result},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """A client inserts one job."""
+
+    planned: Planned
+
+
+@dataclass(frozen=True, slots=True)
+class InsertMany:
+    """A client inserts a batch in one call."""
+
+    planned: tuple[Planned, ...]
+
+
+Operation = Insert | InsertMany
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A named load.
+
+    `next_operation(random, window)` is one client's next act; `window` counts quarter seconds and is the same for all
+    clients at one time, so that clients of one moment can pick from the same identities. `clients` is the number of
+    Locust users, `pause_ms` the mean of their pauses, `max_backlog` the number of runnable rows above which they wait.
+    """
+
+    name: str
+    summary: str
+    machines: tuple[type[Machine], ...]
+    queues: tuple[QueuePolicy, ...]
+    next_operation: Callable[[Random, int], Operation]
+    clients: int
+    pause_ms: float
+    max_backlog: int

@@ -1,0 +1,48 @@
+"""The last thing a run prints: invariants with their verdicts, throughput, latency, and how to see it again."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from invariants.render import print_report
+from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
+
+RATES = {
+    "jobs_inserted": "jobs inserted",
+    "jobs_ended": "jobs ended",
+    "claim": "claims",
+    "flush": "flushes",
+    "transactions": "transactions",
+}
+LATENCIES = ("insert", "insert_many", "claim", "step", "flush", "heartbeat", "reap")
+
+
+def print_summary(judged: Judged) -> None:
+    """Print it on standard output."""
+    console = Console(highlight=False)
+    verdict = judged.verdict
+    console.print(_latency_table(judged))
+    rates = [
+        f"{verdict.throughput[key]:,.0f} {word}/s" for key, word in RATES.items() if key in verdict.throughput
+    ]
+    console.print(", ".join(rates))
+    if (reached := verdict.ledger["transactions"]) < EXPECTED_TRANSACTIONS_PER_S * verdict.seconds:
+        console.print(f"This machine allowed {reached:,} transactions in {verdict.seconds:.0f} s.")
+    print_report(console, judged.report)
+    if verdict.verdict == "unknown":
+        console.print(f"verdict: unknown: {verdict.reason}", style="yellow")
+    console.print(f"recorded in {judged.folder}", soft_wrap=True)
+    console.print(f"again: {verdict.reproduce}", soft_wrap=True)
+
+
+def _latency_table(judged: Judged) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("latency, ms", "count", "p50", "p90", "p99", "max"):
+        table.add_column(heading, justify="left" if heading.startswith("latency") else "right")
+    for name in LATENCIES:
+        if (figures := judged.verdict.latency_ms.get(name)) is not None:
+            quantiles = (f"{figures[key]:.2f}" for key in ("p50", "p90", "p99", "max"))
+            table.add_row(name, f"{figures['count']:,.0f}", *quantiles)
+    return table

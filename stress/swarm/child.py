@@ -1,0 +1,124 @@
+"""Child processes: started with their configuration on standard input, ended with certainty.
+
+Rules:
+
+1. A child reads one line of JSON from standard input; secrets travel there, never in arguments or the environment.
+2. Standard input stays open as a lifeline: when it ends, the parent is gone and the child exits at once. On Linux the
+   kernel is also asked to kill the child with its parent, because a frozen child cannot read.
+3. A child leads a session of its own, so that the terminal's Ctrl-C reaches the runner alone, which then ends its
+   children in order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+PR_SET_PDEATHSIG = 1
+STOP_BYTE = b"s"
+
+
+@dataclass(slots=True)
+class Child:
+    """A running child. `name` is its name in logs and histories."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @classmethod
+    def start(
+        cls, name: str, module: str, config: msgspec.Struct, log: Path, *, answers: bool = False
+    ) -> Child:
+        """Start `python -m module`. With `answers`, its standard output can be read; else it goes to the log."""
+        with log.open("ab") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if answers else stderr,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        child = cls(name, process, log)
+        child._input.write(msgspec.json.encode(config) + b"\n")
+        child._input.flush()
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def status(self) -> int | None:
+        """Exit status, negative for a signal; None while it runs."""
+        return self.process.poll()
+
+    @property
+    def _input(self) -> IO[bytes]:
+        assert self.process.stdin is not None
+        return self.process.stdin
+
+    def ask_to_stop(self) -> None:
+        """Send the stop byte; the child ends its work and exits."""
+        try:
+            self._input.write(STOP_BYTE)
+            self._input.flush()
+        except BrokenPipeError:
+            pass
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal unless the child has ended."""
+        if self.status is None:
+            self.process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Exit status, or None when it still runs after `timeout_s`."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def destroy(self) -> None:
+        """End it now, frozen or not, and close the lifeline."""
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+
+    def last_words(self) -> str:
+        """The last line of its log that is not empty."""
+        lines = self.log.read_text("utf-8", "replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "nothing in its log")
+
+
+def receive_config(shape: type[T]) -> T:
+    """In a child: tie its life to its parent's and read its configuration. Exits when the parent is already gone."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    line = _read_line(sys.stdin.fileno())
+    if not line or os.getppid() != parent:
+        sys.exit(3)
+    return msgspec.json.decode(line, type=shape)
+
+
+def _read_line(descriptor: int) -> bytes:
+    # Unbuffered: whatever follows the line belongs to the lifeline and must stay in the pipe.
+    line = bytearray()
+    while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
+        line += byte
+    return bytes(line)

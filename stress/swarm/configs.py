@@ -1,0 +1,50 @@
+"""What the children of a run are told. Sent over standard input, so the DSN may carry its password."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A node process. Times in milliseconds. `mutant` names a patch of the statements, None for the sound engine."""
+
+    dsn: str
+    name: str
+    scenario: str
+    mutant: str | None
+    history: str
+    lease_ttl_ms: float
+    heartbeat_interval_ms: float
+    reap_interval_ms: float
+    max_delay_ms: float
+    drain_timeout_ms: float
+
+
+class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A Locust worker: its users' connections, seed and histories. `number` tells workers apart."""
+
+    dsn: str
+    number: int
+    seed: int
+    scenario: str
+    mutant: str | None
+    history: str
+    master_port: int
+
+
+class LocustMasterConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The Locust master. It listens on loopback only and waits for `workers` workers."""
+
+    port: int
+    workers: int
+    users: int
+
+
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the master's standard output, once a second. `phase`: waiting, running, ended."""
+
+    phase: str
+    workers: int
+    users: int
+    requests: int
+    failures: int

@@ -1,0 +1,72 @@
+"""The Locust master: `python -m stress.swarm.locust_master`, configured over standard input.
+
+It starts the users when all workers are there, reports once a second on standard output, and stops the load when the
+stop byte comes.
+"""
+
+from __future__ import annotations
+
+# Locust first: it patches the standard library for gevent, and what is imported before it would not be cooperative.
+import locust  # isort: skip
+import os
+import sys
+
+import gevent
+import gevent.os
+import msgspec
+from locust.env import Environment
+from locust.runners import MasterRunner
+
+from stress.swarm.child import STOP_BYTE, receive_config
+from stress.swarm.clients import ClientUser
+from stress.swarm.configs import LoadReport, LocustMasterConfig
+
+LOOPBACK = "127.0.0.1"
+REPORT_INTERVAL_S = 0.5
+# A worker that cannot join by then will not.
+JOIN_TIMEOUT_S = 30.0
+
+
+def main() -> None:
+    """Entry point."""
+    config = receive_config(LocustMasterConfig)
+    environment = Environment(user_classes=[ClientUser], events=locust.events)
+    runner = environment.create_master_runner(LOOPBACK, config.port)
+    stop = gevent.spawn(_await_stop)
+    gevent.spawn(_report_forever, runner)
+    with gevent.Timeout(JOIN_TIMEOUT_S, RuntimeError("the Locust workers did not join in time")):
+        while len(runner.clients.ready) < config.workers:
+            gevent.sleep(0.05)
+    runner.start(config.users, spawn_rate=config.users)
+    stop.join()
+    runner.quit()
+    _report(runner, "ended")
+    sys.stdout.flush()
+
+
+def _await_stop() -> None:
+    if gevent.os.tp_read(sys.stdin.fileno(), 1) != STOP_BYTE:
+        os._exit(3)
+
+
+def _report_forever(runner: MasterRunner) -> None:
+    while True:
+        _report(runner, "running" if runner.user_count else "waiting")
+        gevent.sleep(REPORT_INTERVAL_S)
+
+
+def _report(runner: MasterRunner, phase: str) -> None:
+    total = runner.stats.total
+    report = LoadReport(
+        phase=phase,
+        workers=len(runner.clients),
+        users=runner.user_count,
+        requests=total.num_requests,
+        failures=total.num_failures,
+    )
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""How a mutant enters a process that the harness starts: its catalogue, and its way of naming claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from invariants.mutants import REGISTRY
+
+from engine.node import ClaimNames
+from engine.picker import Picker
+from engine.policy import NodePolicy
+from engine.statements import Catalogue
+
+
+def picker_for(mutant: str | None) -> Picker:
+    """A picker over the sound catalogue, or over the mutant's."""
+    return Picker() if mutant is None else Picker(REGISTRY[mutant].apply(Catalogue.load()))
+
+
+def claim_names_for(mutant: str | None, policy: NodePolicy) -> Callable[[str], str]:
+    """Names of claims; under the protocol step `claims-named-by-worker` a worker's claims all share one name."""
+    names = ClaimNames(policy)
+    if mutant is None or "claims-named-by-worker" not in REGISTRY[mutant].protocol:
+        return names.next
+    workers: dict[str, str] = {}
+
+    def name_by_worker(queue: str) -> str:
+        if queue not in workers:
+            workers[queue] = names.next(queue)
+        return workers[queue]
+
+    return name_by_worker

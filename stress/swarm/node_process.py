@@ -1,0 +1,70 @@
+"""A node of the swarm: `python -m stress.swarm.node_process`, configured over standard input.
+
+SIGTERM stops it gracefully. A mutant is applied here, to this process's catalogue; the engine knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from invariants.history import Recorder
+
+from engine.node import Node
+from engine.policy import NodePolicy
+from stress.scenarios import SCENARIOS
+from stress.swarm.child import receive_config
+from stress.swarm.configs import NodeConfig
+from stress.swarm.mutation import claim_names_for, picker_for
+
+
+async def serve(config: NodeConfig) -> int:
+    """Run the node until SIGTERM; the process's exit status."""
+    scenario = SCENARIOS[config.scenario]
+    policy = NodePolicy(
+        instance="swarm",
+        node=config.name,
+        queues=scenario.queues,
+        lease_ttl_ms=config.lease_ttl_ms,
+        heartbeat_interval_ms=config.heartbeat_interval_ms,
+        reap_interval_ms=config.reap_interval_ms,
+        poll_interval_ms=20.0,
+        max_poll_interval_ms=200.0,
+        max_delay_ms=config.max_delay_ms,
+        drain_timeout_ms=config.drain_timeout_ms,
+    )
+    with Recorder(Path(config.history), config.name) as recorder:
+        node = Node(
+            config.dsn,
+            policy,
+            scenario.machines,
+            picker=picker_for(config.mutant),
+            observer=recorder,
+            name_claim=claim_names_for(config.mutant, policy),
+        )
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, node.stop)
+        loop.add_reader(sys.stdin.fileno(), _lifeline)
+        await node.run()
+    return node.abandoned_steps
+
+
+def _lifeline() -> None:
+    if os.read(sys.stdin.fileno(), 1) == b"":
+        os._exit(3)
+
+
+def main() -> None:
+    """Entry point."""
+    abandoned = asyncio.run(serve(receive_config(NodeConfig)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of abandoned steps would hold up the interpreter's exit.
+    os._exit(0 if abandoned == 0 else 4)
+
+
+if __name__ == "__main__":
+    main()

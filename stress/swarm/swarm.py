@@ -1,0 +1,172 @@
+"""The children of one run: nodes by place, the Locust master and its workers.
+
+A place is where a node runs; a killed node's successor takes its place under a new name, for it is another node.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from stress import config as knobs
+from stress.config import RunConfig
+from stress.scenarios import SCENARIOS
+from stress.swarm.child import Child
+from stress.swarm.configs import ClientsConfig, LoadReport, LocustMasterConfig, NodeConfig
+
+LOOPBACK = "127.0.0.1"
+# Users end their current call, the master its workers.
+LOAD_STOP_TIMEOUT_S = 15.0
+
+
+class ChildDied(Exception):
+    """A child ended that nobody ended; the message has its last words."""
+
+
+@dataclass(slots=True)
+class Swarm:
+    """Starts, disturbs and ends the children. All in the runner's main thread."""
+
+    config: RunConfig
+    dsn: str
+    folder: Path
+    nodes: dict[int, Child] = field(default_factory=dict)
+    clients: list[Child] = field(default_factory=list)
+    frozen: set[int] = field(default_factory=set)
+    latest: LoadReport | None = None
+    _master: Child | None = None
+    _unread: bytes = b""
+    _generation: int = 0
+
+    def start_nodes(self) -> None:
+        """One node in every place."""
+        for place in range(self.config.nodes):
+            self.start_node(place)
+
+    def start_node(self, place: int) -> Child:
+        """A new node in a place that has none."""
+        self._generation += 1
+        name = f"node-{place + 1}.{self._generation}"
+        node = NodeConfig(
+            dsn=self.dsn,
+            name=name,
+            scenario=self.config.scenario,
+            mutant=self.config.mutant,
+            history=str(self.folder),
+            lease_ttl_ms=knobs.LEASE_TTL_MS,
+            heartbeat_interval_ms=knobs.HEARTBEAT_INTERVAL_MS,
+            reap_interval_ms=knobs.REAP_INTERVAL_MS,
+            max_delay_ms=knobs.MAX_DELAY_MS,
+            drain_timeout_ms=knobs.DRAIN_TIMEOUT_MS,
+        )
+        self.nodes[place] = Child.start(name, "stress.swarm.node_process", node, self._log(name))
+        return self.nodes[place]
+
+    def kill_node(self, place: int) -> Child:
+        """SIGKILL the node in a place; the place is empty after."""
+        node = self.nodes.pop(place)
+        node.destroy()
+        return node
+
+    def freeze_node(self, place: int) -> Child:
+        """SIGSTOP the node in a place."""
+        self.nodes[place].signal(signal.SIGSTOP)
+        self.frozen.add(place)
+        return self.nodes[place]
+
+    def thaw_node(self, place: int) -> None:
+        """SIGCONT it."""
+        self.frozen.discard(place)
+        self.nodes[place].signal(signal.SIGCONT)
+
+    def start_load(self) -> None:
+        """The Locust master and its workers, which start their users as soon as all have joined."""
+        scenario = SCENARIOS[self.config.scenario]
+        port = _free_port()
+        master = LocustMasterConfig(port=port, workers=knobs.LOCUST_WORKERS, users=scenario.clients)
+        self._master = Child.start(
+            "locust", "stress.swarm.locust_master", master, self._log("locust"), answers=True
+        )
+        assert self._master.process.stdout is not None
+        os.set_blocking(self._master.process.stdout.fileno(), False)
+        for number in range(knobs.LOCUST_WORKERS):
+            name = f"client-{number}"
+            worker = ClientsConfig(
+                dsn=self.dsn,
+                number=number,
+                seed=self.config.seed,
+                scenario=self.config.scenario,
+                mutant=self.config.mutant,
+                history=str(self.folder),
+                master_port=port,
+            )
+            self.clients.append(Child.start(name, "stress.swarm.locust_worker", worker, self._log(name)))
+
+    def stop_load(self) -> None:
+        """Let the users end their calls. Raises ChildDied when Locust does not end in time."""
+        if self._master is None:
+            return
+        self._master.ask_to_stop()
+        deadline = time.monotonic() + LOAD_STOP_TIMEOUT_S
+        for child in (self._master, *self.clients):
+            if child.wait(max(0.1, deadline - time.monotonic())) is None:
+                raise ChildDied(f"{child.name} did not stop within {LOAD_STOP_TIMEOUT_S:.0f} s")
+            self.read_load_report()
+            if child.status != 0:
+                raise ChildDied(f"{child.name} exited with status {child.status}: {child.last_words()}")
+        for child in (self._master, *self.clients):
+            child.destroy()
+        self._master, self.clients = None, []
+
+    def stop_nodes(self) -> None:
+        """SIGTERM every node and wait for its drain. Raises ChildDied for one that does not end well."""
+        for node in self.nodes.values():
+            node.signal(signal.SIGTERM)
+        deadline = time.monotonic() + knobs.DRAIN_TIMEOUT_MS / 1000 + 5
+        for node in self.nodes.values():
+            if node.wait(max(0.1, deadline - time.monotonic())) is None:
+                raise ChildDied(f"{node.name} did not stop after SIGTERM")
+            if node.status != 0:
+                raise ChildDied(f"{node.name} exited with status {node.status}: {node.last_words()}")
+            node.destroy()
+        self.nodes.clear()
+
+    def read_load_report(self) -> LoadReport | None:
+        """The latest report of the master, None before the first."""
+        if self._master is not None and self._master.process.stdout is not None:
+            while chunk := self._master.process.stdout.read(65536):
+                self._unread += chunk
+            *lines, self._unread = self._unread.split(b"\n")
+            for line in lines:
+                self.latest = msgspec.json.decode(line, type=LoadReport)
+        return self.latest
+
+    def check_alive(self) -> None:
+        """Raises ChildDied when a child has ended by itself."""
+        for child in (*self.nodes.values(), *self.clients, *([self._master] if self._master else [])):
+            if child.status is not None:
+                raise ChildDied(f"{child.name} exited with status {child.status}: {child.last_words()}")
+
+    def destroy(self) -> None:
+        """End every child now."""
+        for child in (*self.nodes.values(), *self.clients, *([self._master] if self._master else [])):
+            child.destroy()
+        self.nodes.clear()
+        self.clients.clear()
+        self._master = None
+
+    def _log(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
