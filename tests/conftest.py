@@ -1,3 +1,3 @@
 """Loads the fixture plugins; the fixtures themselves live in `tests/fixtures/`, one module a subject."""
 
-pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.node"]
+pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.node", "tests.fixtures.race"]
