@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from typing import Literal
 
 import psycopg
@@ -72,25 +73,30 @@ def fuzz(
     seed: int,
     profile: Profile = PROFILES["ci"],
     catalogue: Catalogue | None = None,
+    shrink_seconds: float = float("inf"),
+    rounds: int | None = None,
 ) -> Finding:
-    """Run one machine on an empty database for about `seconds`.
+    """Run one machine on an empty database for about `seconds`, `shrink_seconds` of them at most on a smaller example.
+
+    `rounds` ends it earlier: so many rounds are the same work on a slow machine and on a fast one.
 
     `catalogue` puts other statements in the place of the engine's. Raises ValueError for a database that is not empty,
     and psycopg.OperationalError where it cannot be reached at the start.
     """
     factory, start = MACHINES[machine]
     began = time.monotonic()
-    tally = Tally(deadline=began + seconds)
+    tally = Tally(deadline=began + seconds, shrink_seconds=shrink_seconds)
     with Sessions.opened(dsn, start) as sessions:
-        while True:
+        for done in count(1):
             verdict, reason, evidence = _round(factory(sessions, tally, catalogue), tally, seed, profile)
             spent = time.monotonic() - began
-            if verdict != "held" or spent >= seconds:
+            if verdict != "held" or spent >= seconds or done == rounds:
                 found = None if tally.first_failure is None else tally.first_failure - began
                 return Finding(
                     machine, verdict, reason, tally.steps, tally.examples, spent, seed, evidence, found
                 )
             seed += 1
+    raise AssertionError("unreachable: the loop ends by returning")
 
 
 def _round(

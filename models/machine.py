@@ -61,10 +61,12 @@ class OutOfTime(BaseException):
 class Tally:
     """What a fuzzing run counts, and the shortest failing run of steps it has seen, shrunk to the end or not.
 
-    `deadline` and `first_failure` are readings of `time.monotonic()`.
+    `deadline` and `first_failure` are readings of `time.monotonic()`; `shrink_seconds` is the most that may pass
+    between the two.
     """
 
     deadline: float = float("inf")
+    shrink_seconds: float = float("inf")
     out_of_time: bool = False
     examples: int = 0
     steps: int = 0
@@ -74,6 +76,7 @@ class Tally:
     def note_failure(self, steps: list[str], error: Exception) -> None:
         if self.first_failure is None:
             self.first_failure = time.monotonic()
+            self.deadline = min(self.deadline, self.first_failure + self.shrink_seconds)
         if not self.shortest_failure or len(steps) + 1 < len(self.shortest_failure):
             self.shortest_failure = [*steps, f"{type(error).__name__}: {error}"]
 
@@ -107,7 +110,7 @@ class PickerMachine(RuleBasedStateMachine):
     can_lock = precondition(lambda self: self.table.rows and not self.locked)
 
     planners = st.sampled_from(tuple(PLANNERS))
-    leases_ms = st.sampled_from((30_000.0, 1_000.0, 0.0, 0.001, -1.0))
+    leases_ms = st.sampled_from((30_000.0, 30_000.0, 1_000.0, 0.0, 0.001, -1.0))
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,9 +153,9 @@ class PickerMachine(RuleBasedStateMachine):
         target=holds,
         planner=planners,
         queue=crowded_queues,
-        batch=st.sampled_from((0, 1, 1, 2, 3, 100)),
+        batch=st.sampled_from((100, 3, 2, 1, 0)),
         lease_ms=leases_ms,
-        gates=st.sampled_from(((), (), ("a",), ("", "1"))),
+        gates=st.sampled_from(((), (), (), ("a",), ("", "1"))),
     )
     def claim(
         self, planner: str, queue: str, batch: int, lease_ms: float, gates: tuple[str, ...]
@@ -191,9 +194,23 @@ class PickerMachine(RuleBasedStateMachine):
             for hold, outcome in outcomes
             if hold.id not in self.locked  # a flush waits for a lock
         ]
+        self._flush(planner, commits)
+
+    def _flush(self, planner: str, commits: list[Commit]) -> None:
         with self._step(f"flush({planner}, {commits})"):
             self.table, expected = model.flush(self.table, self.now, commits)
             _same_ends("flush", expected, self.sessions.perform(planner, self.picker.flush(commits)))
+
+    @precondition(lambda self: any(row.locked_by is not None for row in self.table.rows.values()))
+    @rule(planner=planners, outcome=st.sampled_from(OUTCOMES))
+    def flush_all_held(self, planner: str, outcome: Mapping[str, Any]) -> None:
+        """Each row that is held, with one outcome: the claims drawn from all that ever were are mostly lost."""
+        commits = [
+            Commit(id=row.id, claim=row.locked_by, **outcome)
+            for row in self.table.rows.values()
+            if row.locked_by is not None and row.id not in self.locked
+        ]
+        self._flush(planner, commits)
 
     @some_hold
     @rule(planner=planners, held=st.lists(holds, max_size=5), lease_ms=leases_ms)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 
@@ -280,7 +280,7 @@ def _new_row(row_id: int, now: datetime, job: Job) -> Row:
         state=canonical_json(dict(job.state)),
         queue=job.queue,
         priority=job.priority,
-        eligible_at=now if job.eligible_at is None else job.eligible_at,
+        eligible_at=now if job.eligible_at is None else job.eligible_at.astimezone(UTC),
         concurrency_key=job.concurrency_key,
         rate_limit=job.rate_limit,
         weight=job.weight,
