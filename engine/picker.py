@@ -255,7 +255,7 @@ def _ended(rows: list[Row]) -> Ended:
     return Ended(tuple(Hold(row[0], row[1]) for row in rows), int(rows[0][2]) if rows else None)
 
 
-def _check_range(name: str, value: int, allowed: range) -> None:
+def _check_range(name: str, value: object, allowed: range) -> None:
     # True is a number to Python and "t" on the wire; 1.0 is in the range and no integer on the wire.
     if not isinstance(value, int) or isinstance(value, bool):
         raise UnstorableValue(f"{name} must be an integer, not {value!r}")
@@ -263,7 +263,7 @@ def _check_range(name: str, value: int, allowed: range) -> None:
         raise UnstorableValue(f"{name} must be within {allowed.start} and {allowed.stop - 1}, not {value}")
 
 
-def _check_weight(weight: float) -> None:
+def _check_weight(weight: object) -> None:
     try:
         if isinstance(weight, int | float) and 0 < float(weight) < float("inf"):
             return

@@ -50,12 +50,14 @@ def check_key(field: str, value: object) -> str:
     """The same text, which an index can hold. Raises UnstorableValue as `check_text`, and for a text too long."""
     size = len(check_text(field, value).encode())
     if size > MAX_INDEXED_BYTES:
-        raise UnstorableValue(f"{field} is {size} bytes long; an index of it holds at most {MAX_INDEXED_BYTES}")
+        raise UnstorableValue(
+            f"{field} is {size} bytes long; an index of it holds at most {MAX_INDEXED_BYTES}"
+        )
     return str(value)
 
 
 def check_instant(field: str, value: object) -> datetime:
-    """The same instant in UTC. Raises UnstorableValue without a time zone, and outside of the years 1 to 9999 of UTC."""
+    """The same instant in UTC. Raises UnstorableValue without a time zone or outside of the years 1 to 9999 there."""
     if not isinstance(value, datetime):
         raise UnstorableValue(f"{field} must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:

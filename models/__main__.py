@@ -25,10 +25,14 @@ NO_SERVER = 3
 
 @click.command()
 @click.option("--profile", type=click.Choice(sorted(PROFILES)), default="ci", show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True, max=7 * 86_400), help="Default: the profile's.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True, max=7 * 86_400), help="Default: the profile's."
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Default: a new one, which is printed.")
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
-@click.option("--machine", "machines", multiple=True, type=click.Choice(sorted(MACHINES)), help="Default: all.")
+@click.option(
+    "--machine", "machines", multiple=True, type=click.Choice(sorted(MACHINES)), help="Default: all."
+)
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="Print only what is not held.")
 @click.pass_context
@@ -72,7 +76,9 @@ def main(
     context.exit(EXIT_CODES[verdict])
 
 
-def _findings(server: Server, machines: Sequence[str], profile: str, seconds: float, seed: int) -> list[Finding]:
+def _findings(
+    server: Server, machines: Sequence[str], profile: str, seconds: float, seed: int
+) -> list[Finding]:
     findings = []
     for machine in machines:
         with fresh_database(server) as dsn:
@@ -86,7 +92,17 @@ def _worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _reproduce(finding: Finding, profile: str) -> str:
-    command = ["python", "-m", "models", "--machine", finding.machine, "--profile", profile, "--seed", str(finding.seed)]
+    command = [
+        "python",
+        "-m",
+        "models",
+        "--machine",
+        finding.machine,
+        "--profile",
+        profile,
+        "--seed",
+        str(finding.seed),
+    ]
     return shlex.join(command)
 
 

@@ -104,7 +104,7 @@ def _round(
 ) -> tuple[Verdict, str, str]:
     seed(round_seed)(machine)
     try:
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(
             machine,
             settings=settings(
                 max_examples=profile.round_examples,

@@ -183,7 +183,9 @@ def heartbeat(
 
 def release(table: Table, now: datetime, holds: Sequence[Hold]) -> tuple[Table, tuple[Hold, ...]]:
     """Give claims back: runnable, attempt and eligible_at kept. Those given back, by id."""
-    released = {hold: _moved(row, now, "runnable") for hold in holds if (row := table.owned(hold)) is not None}
+    released = {
+        hold: _moved(row, now, "runnable") for hold in holds if (row := table.owned(hold)) is not None
+    }
     return table.changed(released.values()), _by_id(released)
 
 
@@ -229,7 +231,9 @@ def canonical_text(text: str) -> str:
 
 def _canonical_number(value: int | float | Decimal) -> str:
     sign, digits, exponent = (
-        value if isinstance(value, Decimal) else Decimal(repr(float(value)) if isinstance(value, float) else value)
+        value
+        if isinstance(value, Decimal)
+        else Decimal(repr(float(value)) if isinstance(value, float) else value)
     ).as_tuple()
     assert isinstance(exponent, int), "JSON has no infinite numbers"
     mantissa = "".join(map(str, digits)).lstrip("0")

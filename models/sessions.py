@@ -59,7 +59,9 @@ class Seen:
 class Sessions:
     """One session per planner for operations, one more that holds row locks, and the time that all of them see."""
 
-    def __init__(self, by_planner: Mapping[str, psycopg.Connection[Any]], holder: psycopg.Connection[Any]) -> None:
+    def __init__(
+        self, by_planner: Mapping[str, psycopg.Connection[Any]], holder: psycopg.Connection[Any]
+    ) -> None:
         self._by_planner = by_planner
         self._holder = holder
         self._resets = 0
@@ -76,7 +78,7 @@ class Sessions:
             if first.execute("SELECT to_regclass('gen_durable')").fetchone() != (None,):
                 raise ValueError("the database must be empty: its schema goes by another clock")
             first.execute(_CLOCK)
-            sessions = {}
+            sessions: dict[str, psycopg.Connection[Any]] = {}
             for planner, settings in PLANNERS.items():
                 sessions[planner] = first if not sessions else stack.enter_context(_connect(dsn))
                 for name, value in settings.items():

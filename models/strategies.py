@@ -26,7 +26,23 @@ TEXT_CORNERS = (
 )  # fmt: skip
 
 # The concurrency name ends at the first colon; a key may look like the id of a row.
-KEY_CORNERS = (":", "::", "a", "a:", ":a", "a:b", "a:c", "a:b:c", "42", "1", "2", "-1", "", "NULL", "k" * MAX_INDEXED_BYTES)
+KEY_CORNERS = (
+    ":",
+    "::",
+    "a",
+    "a:",
+    ":a",
+    "a:b",
+    "a:c",
+    "a:b:c",
+    "42",
+    "1",
+    "2",
+    "-1",
+    "",
+    "NULL",
+    "k" * MAX_INDEXED_BYTES,
+)
 
 _CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\x00")
 
@@ -42,9 +58,13 @@ keys = st.one_of(
 _NUMBERS = st.one_of(
     st.integers(),
     st.integers(min_value=-(10**60), max_value=10**60),
-    st.sampled_from((2**31, 2**53, 2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**400, -(10**4299), 9 * 10**4299)),
+    st.sampled_from(
+        (2**31, 2**53, 2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**400, -(10**4299), 9 * 10**4299)
+    ),
     st.floats(allow_nan=False, allow_infinity=False),
-    st.sampled_from((0.0, -0.0, 1e308, -1e308, 1.7976931348623157e308, 5e-324, 2.2250738585072014e-308, 0.1, 1e16, 1e23)),
+    st.sampled_from(
+        (0.0, -0.0, 1e308, -1e308, 1.7976931348623157e308, 5e-324, 2.2250738585072014e-308, 0.1, 1e16, 1e23)
+    ),
 )
 
 
@@ -73,7 +93,9 @@ _ZONES: st.SearchStrategy[tzinfo] = st.one_of(
     st.just(UTC),
     st.integers(min_value=-1439, max_value=1439).map(lambda minutes: timezone(timedelta(minutes=minutes))),
     # Offsets of seconds were common before 1900, and Python has them of microseconds.
-    st.sampled_from((timedelta(seconds=1172), timedelta(hours=-23, seconds=-59), timedelta(microseconds=1))).map(timezone),
+    st.sampled_from(
+        (timedelta(seconds=1172), timedelta(hours=-23, seconds=-59), timedelta(microseconds=1))
+    ).map(timezone),
 )
 
 
@@ -102,13 +124,10 @@ instants = st.builds(
     _ZONES,
 )
 
+_BUT_RUNNABLE: tuple[Status, ...] = STATUSES[1:]
 SCOPES: tuple[tuple[Status, ...], ...] = (
     (),
-    *(
-        ("runnable", *rest)
-        for size in range(len(STATUSES))
-        for rest in combinations([status for status in STATUSES if status != "runnable"], size)
-    ),
+    *(("runnable", *rest) for size in range(len(STATUSES)) for rest in combinations(_BUT_RUNNABLE, size)),
 )
 
 # Any legal set of statuses in which an identity stays occupied.
@@ -163,7 +182,9 @@ refused_json: st.SearchStrategy[Any] = st.recursive(
         st.sets(st.integers(), max_size=1),
         st.datetimes(),
         st.complex_numbers(),
-        st.dictionaries(st.one_of(st.integers(), st.floats(), st.booleans(), st.none()), st.none(), min_size=1, max_size=1),
+        st.dictionaries(
+            st.one_of(st.integers(), st.floats(), st.booleans(), st.none()), st.none(), min_size=1, max_size=1
+        ),
         st.integers(min_value=MAX_JSON_DEPTH + 1, max_value=MAX_JSON_DEPTH * 300).map(_nested),
     ),
     lambda children: st.one_of(
@@ -186,13 +207,13 @@ _OUTSIDE_UTC = st.sampled_from(
 class _NoOffset(tzinfo):
     """A zone that does not know its offset: such a datetime is naive, whatever its `tzinfo` says."""
 
-    def utcoffset(self, dt: datetime | None) -> None:
+    def utcoffset(self, _: datetime | None) -> None:
         return None
 
-    def dst(self, dt: datetime | None) -> None:
+    def dst(self, _: datetime | None) -> None:
         return None
 
-    def tzname(self, dt: datetime | None) -> None:
+    def tzname(self, _: datetime | None) -> None:
         return None
 
 
@@ -218,8 +239,12 @@ _REFUSED: Mapping[str, st.SearchStrategy[Any]] = {
     "concurrency_key": st.one_of(refused_texts, _OVERSIZED, st.just(1)),
     "correlation_key": st.one_of(refused_texts, _OVERSIZED, st.just(1)),
     "correlation_scope": st.one_of(
-        st.sampled_from((("executing",), ("done", "failed"), ("runnable", "gone"), ("RUNNABLE",), (None,), ("",))),
-        st.text(max_size=8).filter(lambda text: text not in STATUSES and text).map(lambda text: ("runnable", text)),
+        st.sampled_from(
+            (("executing",), ("done", "failed"), ("runnable", "gone"), ("RUNNABLE",), (None,), ("",))
+        ),
+        st.text(max_size=8)
+        .filter(lambda text: text not in STATUSES and text)
+        .map(lambda text: ("runnable", text)),
     ),
     "rate_limit": st.one_of(refused_texts, st.just(1)),
     "weight": st.one_of(
@@ -241,7 +266,12 @@ def refused_jobs(draw: st.DrawFn) -> dict[str, Any]:
 CROWDED_QUEUES = ("default", "")
 CROWDED_KEYS = ("a", "a:1", "", "1", "2", "3", "4")
 CROWDED_IDENTITIES = ("x", "y", "")
-CROWDED_STATES: tuple[dict[str, Any], ...] = ({}, {"n": 1}, {"n": 1e23, "t": "\\u0000"}, {"a": [-0.0, None, {"": True}]})
+CROWDED_STATES: tuple[dict[str, Any], ...] = (
+    {},
+    {"n": 1},
+    {"n": 1e23, "t": "\\u0000"},
+    {"a": [-0.0, None, {"": True}]},
+)
 
 crowded_queues = st.sampled_from(CROWDED_QUEUES)
 
@@ -269,5 +299,7 @@ def crowded_jobs(now: datetime) -> st.SearchStrategy[Job]:
         eligible_at=st.sampled_from(eligible),
         concurrency_key=st.none() | st.sampled_from(CROWDED_KEYS),
         correlation_key=st.none() | st.sampled_from(CROWDED_IDENTITIES),
-        correlation_scope=st.sampled_from((LIVE, ("runnable",), (), STATUSES, ("runnable", "executing", "done"))),
+        correlation_scope=st.sampled_from(
+            (LIVE, ("runnable",), (), STATUSES, ("runnable", "executing", "done"))
+        ),
     )

@@ -26,14 +26,26 @@ class Edit:
 
 BROKEN: Mapping[str, tuple[Edit, ...]] = {
     "flush-unguarded": (
-        Edit("picker/flush", "ON g.id = o.id AND g.locked_by = o.claim\n    WHERE g.status = 'executing'", "ON g.id = o.id"),
-        Edit("picker/flush", "WHERE g.id = o.id AND g.locked_by = o.claim AND g.status = 'executing'", "WHERE g.id = o.id"),
+        Edit(
+            "picker/flush",
+            "ON g.id = o.id AND g.locked_by = o.claim\n    WHERE g.status = 'executing'",
+            "ON g.id = o.id",
+        ),
+        Edit(
+            "picker/flush",
+            "WHERE g.id = o.id AND g.locked_by = o.claim AND g.status = 'executing'",
+            "WHERE g.id = o.id",
+        ),
     ),
     "claim-without-priority": (
         Edit("picker/claim", "ORDER BY g.priority, g.eligible_at\n", "ORDER BY g.eligible_at\n"),
     ),
     "key-collides-with-id": (
-        Edit("picker/claim", "PARTITION BY c.concurrency_key", "PARTITION BY coalesce(c.concurrency_key, c.id::text)"),
+        Edit(
+            "picker/claim",
+            "PARTITION BY c.concurrency_key",
+            "PARTITION BY coalesce(c.concurrency_key, c.id::text)",
+        ),
         Edit("picker/claim", "WHERE r.concurrency_key IS NULL OR r.gated OR", "WHERE r.gated OR"),
     ),
     "reap-without-attempt": (Edit("picker/reap", "attempt = g.attempt + 1", "attempt = g.attempt"),),
@@ -51,21 +63,29 @@ BROKEN: Mapping[str, tuple[Edit, ...]] = {
     ),
     "claim-ignores-eligible-at": (Edit("picker/claim", "AND g.eligible_at <= now()", ""),),
     "claim-excludes-the-instant": (Edit("picker/claim", "g.eligible_at <= now()", "g.eligible_at < now()"),),
-    "claim-keeps-the-scope": (
-        Edit("picker/claim", "ELSE '{}'\n", "ELSE g.correlation_scope\n"),
-    ),
+    "claim-keeps-the-scope": (Edit("picker/claim", "ELSE '{}'\n", "ELSE g.correlation_scope\n"),),
     "claim-limits-after-the-keys": (
         Edit("picker/claim", "    LIMIT $2::bigint\n", ""),
-        Edit("picker/claim", "    ORDER BY r.concurrency_key\n", "    ORDER BY r.place\n    LIMIT $2::bigint\n"),
+        Edit(
+            "picker/claim", "    ORDER BY r.concurrency_key\n", "    ORDER BY r.place\n    LIMIT $2::bigint\n"
+        ),
     ),
     "claim-without-guard-or-arbiter": (Edit("picker/claim", "sibling.executing IS NULL", "true"),),
-    "release-unguarded": (Edit("picker/release", "ON g.id = c.id AND g.locked_by = c.claim", "ON g.id = c.id"),),
-    "reap-includes-the-instant": (Edit("picker/reap", "lease_expires_at < now()", "lease_expires_at <= now()"),),
+    "release-unguarded": (
+        Edit("picker/release", "ON g.id = c.id AND g.locked_by = c.claim", "ON g.id = c.id"),
+    ),
+    "reap-includes-the-instant": (
+        Edit("picker/reap", "lease_expires_at < now()", "lease_expires_at <= now()"),
+    ),
     "reap-unordered": (Edit("picker/reap", "ORDER BY g.lease_expires_at, g.id", "ORDER BY g.id"),),
     "retry-resets-attempt": (Edit("picker/flush", "WHEN 'retry' THEN g.attempt + 1", "WHEN 'retry' THEN 1"),),
     "next-keeps-attempt": (Edit("picker/flush", "WHEN 'next' THEN 0 WHEN 'retry'", "WHEN 'retry'"),),
     "insert-many-in-key-order-only": (
-        Edit("picker/insert_many", "ORDER BY i.correlation_key, i.ordinal", "ORDER BY i.correlation_key, i.ordinal DESC"),
+        Edit(
+            "picker/insert_many",
+            "ORDER BY i.correlation_key, i.ordinal",
+            "ORDER BY i.correlation_key, i.ordinal DESC",
+        ),
     ),
     "flush-clears-error": (Edit("picker/flush", "coalesce(o.error, g.last_error)", "o.error"),),
     "clock-runs": (Edit("picker/claim", "lease_expires_at = now()", "lease_expires_at = clock_timestamp()"),),

@@ -10,7 +10,7 @@ from engine.operation import Operation
 from engine.picker import Commit, Ended, Hold, Job
 from tests.fixtures.race import TIMEOUT_S, Race
 
-PLANNERS = (
+PLANNERS: tuple[dict[str, str], ...] = (
     {},
     {"enable_hashjoin": "off", "enable_mergejoin": "off"},
     {"enable_nestloop": "off"},
@@ -36,7 +36,9 @@ def test_ending_claims_waits_for_no_row_once_it_has_changed_one(
     plain = race.do(race.picker.insert(Job(fsm="m", step="s")))
     race.do(race.picker.insert(Job(fsm="m", step="s", concurrency_key="k", priority=1)))
     # The planner finds one row of each batch among many, as on a table that is in use.
-    race.rows("INSERT INTO gen_durable (fsm, step, status) SELECT 'm', 's', 'done' FROM generate_series(1, 5000)")
+    race.rows(
+        "INSERT INTO gen_durable (fsm, step, status) SELECT 'm', 's', 'done' FROM generate_series(1, 5000)"
+    )
     race.rows("ANALYZE gen_durable")
     race.install_gates()
     at_start = race.gate_at_start("claimer")

@@ -162,7 +162,10 @@ def test_a_claim_takes_the_next_row_where_another_session_has_the_first(race: Ra
 
 
 def test_one_row_of_a_key_is_claimed_at_a_time(race: Race) -> None:
-    urgent, later = insert(race, concurrency_key="k", priority=0), insert(race, concurrency_key="k", priority=1)
+    urgent, later = (
+        insert(race, concurrency_key="k", priority=0),
+        insert(race, concurrency_key="k", priority=1),
+    )
 
     assert claim(race, "a") == [urgent]
     assert claim(race, "b") == []

@@ -14,7 +14,9 @@ def insert(race: Race, **fields: object) -> int:
     return row_id
 
 
-def claim(race: Race, name: str, session: str = "one", *, batch: int = 10, lease_ms: float = LEASE_MS) -> Claim:
+def claim(
+    race: Race, name: str, session: str = "one", *, batch: int = 10, lease_ms: float = LEASE_MS
+) -> Claim:
     operation = race.picker.claim(queue="default", batch=batch, claim=name, lease_ms=lease_ms)
     return race.do(operation, session)
 

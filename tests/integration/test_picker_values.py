@@ -109,7 +109,9 @@ def test_a_json_value_comes_back_equal(connection: psycopg.Connection[Any], valu
     assert canonical_text(row[0]) == canonical_json(value)
 
 
-def test_the_longest_number_is_stored_and_one_digit_more_is_refused(connection: psycopg.Connection[Any]) -> None:
+def test_the_longest_number_is_stored_and_one_digit_more_is_refused(
+    connection: psycopg.Connection[Any],
+) -> None:
     # Python itself writes no integer of more than 4,300 digits, unless it is told to.
     limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
@@ -125,7 +127,9 @@ def test_the_longest_number_is_stored_and_one_digit_more_is_refused(connection: 
         to_json("value", 10**4300)
 
 
-def test_the_deepest_value_is_stored_and_one_level_more_is_refused(connection: psycopg.Connection[Any]) -> None:
+def test_the_deepest_value_is_stored_and_one_level_more_is_refused(
+    connection: psycopg.Connection[Any],
+) -> None:
     deepest: Any = 1
     for _ in range(MAX_JSON_DEPTH):
         deepest = [deepest]
@@ -139,7 +143,9 @@ def test_the_deepest_value_is_stored_and_one_level_more_is_refused(connection: p
 def test_an_array_of_texts_arrives_element_by_element(
     connection: psycopg.Connection[Any], array: list[str | None]
 ) -> None:
-    statement = Statement.parse("test/array", "SELECT e FROM unnest($1::text[]) WITH ORDINALITY AS a (e, n) ORDER BY n")
+    statement = Statement.parse(
+        "test/array", "SELECT e FROM unnest($1::text[]) WITH ORDINALITY AS a (e, n) ORDER BY n"
+    )
 
     with psycopg.RawCursor(connection) as cursor:
         cursor.execute(statement.query, statement.encode((array,)))
@@ -147,7 +153,10 @@ def test_an_array_of_texts_arrives_element_by_element(
 
 
 @several_examples
-@given(instants=st.lists(st.none() | st.datetimes(timezones=st.timezones()), max_size=4), numbers=st.lists(st.floats()))
+@given(
+    instants=st.lists(st.none() | st.datetimes(timezones=st.timezones()), max_size=4),
+    numbers=st.lists(st.floats()),
+)
 def test_arrays_of_instants_and_numbers_arrive_element_by_element(
     connection: psycopg.Connection[Any], instants: list[datetime | None], numbers: list[float]
 ) -> None:

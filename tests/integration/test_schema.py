@@ -72,4 +72,6 @@ def test_a_migration_that_fails_leaves_nothing_behind(database: str) -> None:
 
         with pytest.raises(psycopg.errors.DuplicateTable):
             migrate(connection)
-        assert connection.execute("SELECT to_regclass('gen_durable'), to_regclass('pgreferee_migrations')").fetchone() == (None, None)
+        assert connection.execute(
+            "SELECT to_regclass('gen_durable'), to_regclass('pgreferee_migrations')"
+        ).fetchone() == (None, None)
