@@ -6,14 +6,17 @@ server says that it waits.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 import psycopg
 import pytest
 
 from engine.picker import Hold, Job
 from invariants.mutants import REGISTRY
-from tests.fixtures.arena import Arena, commit, of, verdicts
+from tests.fixtures.arena import DEADLINE_S, ROW_GATE, STATEMENT_GATE, Arena, Session, commit, of, verdicts
 
 OpenArena = Callable[[str | None], Arena]
 
@@ -59,14 +62,14 @@ def stale_outcome_of_the_same_worker(arena: Arena) -> None:
 
 
 def two_claims_of_one_key(arena: Arena) -> None:
-    """A claim has looked for siblings and is about to write when another claims the key's other row."""
+    """A claim's snapshot is taken; before it looks at a row, another claim takes the key's other row and commits."""
     one, two = arena.session("one"), arena.session("two")
-    first = one.insert(job(queue="a", concurrency_key="k"))
+    one.insert(job(queue="a", concurrency_key="k"))
     two.insert(job(queue="b", concurrency_key="k"))
-    one.set("gate.row", str(first))
-    with arena.closed_gate():
+    one.set("gate.statement", "UPDATE")
+    with arena.closed_gate(STATEMENT_GATE):
         claiming = arena.start(one.claim, "one.1", queue="a")
-        assert arena.wait_until_blocked(one, claiming)
+        wait_for_gate(arena, one, claiming, STATEMENT_GATE)
         assert len(two.claim("two.1", queue="b").rows) == 1
     claiming.result()
 
@@ -84,7 +87,7 @@ def two_claims_of_two_keys(arena: Arena) -> None:
         first = arena.start(one.claim, "one.1", queue="a")
         assert arena.wait_until_blocked(one, first)
         other = arena.start(two.claim, "two.1", queue="b")
-        assert arena.wait_until_blocked(two, other)
+        arena.wait_until_blocked(two, other)
     first.result()
     other.result()
 
@@ -137,11 +140,64 @@ def heartbeat_meets_reaper(arena: Arena) -> None:
     reaping.result()
 
 
+def wait_for_gate(arena: Arena, session: Session, future: Future[Any], lock: int) -> None:
+    """Wait until the session stands at that gate."""
+    deadline = time.monotonic() + DEADLINE_S
+    query = f"SELECT count(*) FROM pg_locks WHERE pid = {session.pid} AND objid = {lock} AND NOT granted"
+    while arena.execute(query) != [(1,)]:
+        assert not future.done(), "the session ended without coming to the gate"
+        assert time.monotonic() < deadline, "the session did not come to the gate"
+
+
+def flush_meets_claim(arena: Arena) -> None:
+    """A claim with an old snapshot and a flush with a stale outcome each hold what the other wants.
+
+    The claim's snapshot is older than everything below, so its guard does not see that key A is executing.
+    The flush ends A's claim and then waits for a row that was reaped and that the claim has locked; the claim
+    waits at the arbiter for the end of A's claim.
+    """
+    node, claimer, flusher = (arena.session(name) for name in ("node", "claimer", "flusher"))
+    use_the_plan_of_a_busy_table(arena)
+    first = node.insert(job(queue="z")) or 0
+    ended = node.insert(job(queue="x", concurrency_key="A")) or 0
+    reaped = node.insert(job(queue="q")) or 0
+    wanted = node.insert(job(queue="q", concurrency_key="A", priority=1)) or 0
+    claimer.set("gate.statement", "UPDATE")
+    claimer.set("gate.row", str(wanted))
+    arena.close_gate(STATEMENT_GATE)
+    arena.close_gate(ROW_GATE)
+    claiming = arena.start(claimer.claim, "claimer.1", queue="q")
+    wait_for_gate(arena, claimer, claiming, STATEMENT_GATE)
+    node.claim("node.1", queue="z")
+    node.claim("node.2", queue="x")
+    node.claim("node.3", queue="q", batch=1, lease_ms=0)
+    with arena.locked_row(first):
+        outcomes = [commit(first, "node.1"), commit(ended, "node.2"), commit(reaped, "node.3")]
+        flushing = arena.start(quietly(flusher.flush), *outcomes)
+        assert arena.wait_until_blocked(flusher, flushing)
+        node.reap()
+        arena.open_gate(STATEMENT_GATE)
+        wait_for_gate(arena, claimer, claiming, ROW_GATE)
+    arena.wait_until_blocked(flusher, flushing)
+    arena.open_gate(ROW_GATE)
+    claiming.result()
+    flushing.result()
+
+
+def use_the_plan_of_a_busy_table(arena: Arena) -> None:
+    """Many executing rows: the flush's plan locks a row, writes it, and goes on to the next."""
+    filler = arena.session("filler")
+    filler.insert_many([job(queue="filler") for _ in range(5000)])
+    filler.claim("filler.1", queue="filler", batch=5000)
+    arena.execute("ANALYZE gen_durable")
+
+
 SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "outcome-unguarded": stale_outcome,
     "worker-not-claim": stale_outcome_of_the_same_worker,
     "guard-only-no-arbiter": two_claims_of_one_key,
-    "claim-unordered": two_claims_of_two_keys,
+    "claim-without-key-lock": two_claims_of_two_keys,
+    "flush-locks-late": flush_meets_claim,
     "insert-many-unordered": two_batches_of_two_identities,
     "scope-reentered": identity_taken_while_given_up,
     "maintenance-unordered": heartbeat_meets_reaper,
