@@ -41,6 +41,7 @@ def ordinary(passable: Path) -> tuple[str, dict[str, str], dict[str, Any]]:
     os.chown(home, account.uid, account.gid)
     env = {
         "HOME": str(home),
+        "PGREFEREE_RUN_DIR": "",  # the default: ours may be closed to that account
         "PYTHONPATH": ":".join(map(str, paths)),
         "XDG_CACHE_HOME": "",
         "TMPDIR": str(home),
