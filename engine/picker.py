@@ -197,8 +197,8 @@ class Picker:
             try:
                 rows = yield self._claim_call(queue, batch, claim, lease_ms, gates)
             except (errors.UniqueViolation, errors.DeadlockDetected):
-                # Deadlocks are ruled out by the order in which the statement meets the arbiter; were a plan to break
-                # that order, the loser is still only a loser.
+                # Deadlocks are ruled out by the key locks that the statement tries; if one came all the same, from
+                # other people's statements, its loser is still only a loser.
                 attempt += 1
                 if attempt > CLAIM_RETRIES:
                     return Claim((), attempt)

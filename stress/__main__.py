@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 import msgspec
-from invariants.mutants import REGISTRY
 
 from engine.front_door import FrontDoor
 from engine.postgres import signals_stop
+from invariants.mutants import REGISTRY
 from results.runs import runs_folder
 from stress.config import SUBJECTS, checked
 from stress.display import Display

@@ -6,10 +6,9 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from invariants.mutants import REGISTRY
-
 from engine.errors import UsageError
 from engine.postgres import Source, parse_pg
+from invariants.mutants import REGISTRY
 from stress.faults import FAULTS
 from stress.scenarios import SCENARIOS
 

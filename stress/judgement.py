@@ -53,6 +53,29 @@ def stopped_run(run: Run, reason: str) -> Judged:
     return _judge(run, stopped=reason)
 
 
+def never_began(config: RunConfig, folder: Path, reason: str) -> Judged:
+    """A run that was stopped before its nodes were there: unknown, with nothing recorded."""
+    verdict = Verdict(
+        verdict="unknown",
+        reason=reason,
+        seed=config.seed,
+        scenario=config.scenario,
+        subject=config.subject,
+        mutant=config.mutant,
+        postgres={},
+        nodes=config.nodes,
+        seconds=0.0,
+        faults=[],
+        invariants={},
+        throughput={},
+        latency_ms={},
+        ledger={"transactions": 0, "changes": 0},
+        reproduce=config.command(),
+    )
+    write_json(folder / "verdict.json", verdict)
+    return Judged(verdict, Report(()), folder)
+
+
 def _judge(run: Run, *, stopped: str | None) -> Judged:
     folder = run.folder
     evidence = run.recording.evidence

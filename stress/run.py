@@ -15,6 +15,7 @@ Ctrl-C and SIGTERM end the run early at any point: children and server go, what 
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,18 +24,18 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from invariants.ledger.process import RecorderError
-from invariants.mutants import REGISTRY
 
-from engine.postgres import Server, Stopped, provision
+from engine.postgres import HarnessError, Server, Stopped, provision
 from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
+from invariants.ledger.process import RecorderError
+from invariants.mutants import REGISTRY
 from results.runs import create_run_folder
 from stress import config as knobs
 from stress.config import RunConfig
 from stress.display import Display, Snapshot
 from stress.faults import PlannedFault, plan_faults
-from stress.judgement import Judged, judge_run, stopped_run
+from stress.judgement import Judged, judge_run, never_began, stopped_run
 from stress.recording import Recording
 from stress.swarm.swarm import ChildDied, Swarm
 
@@ -81,8 +82,9 @@ class Run:
     def load(self) -> None:
         """Phases 1 and 2."""
         self.recording.phase("start")
-        self.swarm.start_nodes()
+        # Locust takes longest to come up.
         self.swarm.start_load()
+        self.swarm.start_nodes()
         self._tick_until(
             lambda: (report := self.swarm.read_load_report()) is not None and report.phase == "running",
             timeout_s=JOIN_TIMEOUT_S,
@@ -201,24 +203,36 @@ class Run:
 def run(config: RunConfig, out: Path, display: Display) -> Judged:
     """Carry out a run and record it in a new folder below `out`.
 
-    Raises InfrastructureError where no server can be had; whatever happens after that ends in a verdict.
+    Raises InfrastructureError where no server can be had, and leaves no folder then; whatever else happens ends in a
+    verdict.
     """
     folder = create_run_folder(out, "-".join(filter(None, (config.scenario, config.mutant))))
     display.say(f"run {folder}")
-    with display, provision(config.source, profile="fast") as server:
-        display.say(
-            f"PostgreSQL {server.version_text} ({server.source}) · scenario {config.scenario} · seed {config.seed}"
-            f" · faults {', '.join(config.faults) or 'none'}"
-            + (f" · MUTANT {config.mutant}" if config.mutant else "")
-        )
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            migrate(connection)
-            for statement in () if config.mutant is None else REGISTRY[config.mutant].schema:
-                connection.execute(statement)
-            with _run(config, server, folder, display, connection) as started:
-                stopped = _carry_out(started)
-                with uninterrupted():
-                    return judge_run(started) if stopped is None else stopped_run(started, stopped)
+    try:
+        with display, provision(config.source, profile="fast") as server:
+            display.say(
+                f"PostgreSQL {server.version_text} ({server.source}) · scenario {config.scenario} · seed {config.seed}"
+                f" · faults {', '.join(config.faults) or 'none'}"
+                + (f" · MUTANT {config.mutant}" if config.mutant else "")
+            )
+            return _on_server(config, server, folder, display)
+    except HarnessError:
+        shutil.rmtree(folder)
+        raise
+    except (KeyboardInterrupt, Stopped):
+        with uninterrupted():
+            return never_began(config, folder, "interrupted")
+
+
+def _on_server(config: RunConfig, server: Server, folder: Path, display: Display) -> Judged:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        migrate(connection)
+        for statement in () if config.mutant is None else REGISTRY[config.mutant].schema:
+            connection.execute(statement.encode())
+        with _run(config, server, folder, display, connection) as started:
+            stopped = _carry_out(started)
+            with uninterrupted():
+                return judge_run(started) if stopped is None else stopped_run(started, stopped)
 
 
 def _carry_out(started: Run) -> str | None:

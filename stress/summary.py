@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from invariants.render import print_report
+from invariants.render import print_report, print_verdict
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
 
 RATES = {
@@ -27,12 +27,11 @@ def print_summary(judged: Judged) -> None:
     rates = [
         f"{verdict.throughput[key]:,.0f} {word}/s" for key, word in RATES.items() if key in verdict.throughput
     ]
-    console.print(", ".join(rates))
+    console.print(", ".join(rates), soft_wrap=True)
     if (reached := verdict.ledger["transactions"]) < EXPECTED_TRANSACTIONS_PER_S * verdict.seconds:
         console.print(f"This machine allowed {reached:,} transactions in {verdict.seconds:.0f} s.")
     print_report(console, judged.report)
-    if verdict.verdict == "unknown":
-        console.print(f"verdict: unknown: {verdict.reason}", style="yellow")
+    print_verdict(console, verdict.verdict, verdict.reason)
     console.print(f"recorded in {judged.folder}", soft_wrap=True)
     console.print(f"again: {verdict.reproduce}", soft_wrap=True)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import gevent
 import gevent.os
-from invariants.history import Recorder
+import locust.runners
 from locust.env import Environment
 
+from invariants.history import Recorder
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import receive_config
 from stress.swarm.clients import Clients, ClientUser
@@ -20,14 +21,22 @@ from stress.swarm.configs import ClientsConfig
 from stress.swarm.locust_master import LOOPBACK
 from stress.swarm.mutation import picker_for
 
+# Workers tell the master once a second, so that the display moves.
+REPORT_INTERVAL_S = 1
+# A user that is told to stop ends its call first.
+STOP_TIMEOUT_S = 5.0
+
 
 def main() -> None:
     """Entry point."""
     config = receive_config(ClientsConfig)
     gevent.spawn(_lifeline)
+    locust.runners.WORKER_REPORT_INTERVAL = REPORT_INTERVAL_S
     with Recorder(Path(config.history), f"client-{config.number}") as recorder:
         ClientUser.shared = Clients(config, SCENARIOS[config.scenario], picker_for(config.mutant), recorder)
-        environment = Environment(user_classes=[ClientUser], events=locust.events)
+        environment = Environment(
+            user_classes=[ClientUser], events=locust.events, stop_timeout=STOP_TIMEOUT_S
+        )
         runner = environment.create_worker_runner(LOOPBACK, config.master_port)
         runner.greenlet.join()
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from invariants.mutants import REGISTRY
-
 from engine.node import ClaimNames
 from engine.picker import Picker
 from engine.policy import NodePolicy
 from engine.statements import Catalogue
+from invariants.mutants import REGISTRY
 
 
 def picker_for(mutant: str | None) -> Picker:

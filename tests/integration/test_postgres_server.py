@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import stat
 import threading
@@ -263,11 +262,9 @@ def test_the_users_libpq_variables_do_not_disturb(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_the_umask_changes_nothing(umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):  # pytest makes these 0700
-        parent.chmod(0o755)
-    monkeypatch.setenv("PGREFEREE_RUN_DIR", f"/tmp/u{umask:o}-{os.getpid()}")
-    monkeypatch.setenv("PGREFEREE_CACHE_DIR", str(tmp_path / "new" / "cache"))
+def test_the_umask_changes_nothing(umask: int, passable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGREFEREE_RUN_DIR", str(passable / "new" / "run"))
+    monkeypatch.setenv("PGREFEREE_CACHE_DIR", str(passable / "new" / "cache"))
     before = os.umask(umask)
     try:
         with provision("embedded") as server:
@@ -278,7 +275,7 @@ def test_the_umask_changes_nothing(umask: int, tmp_path: Path, monkeypatch: pyte
             assert stat.S_IMODE(server.data_dir.parent.parent.stat().st_mode) in (0o700, 0o711)
     finally:
         os.umask(before)
-        shutil.rmtree(os.environ["PGREFEREE_RUN_DIR"])
+    assert stat.S_IMODE((passable / "new").stat().st_mode) == 0o755
 
 
 def test_four_at_once_do_not_meet() -> None:

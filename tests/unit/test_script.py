@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.machine import Done, Next, Outcome, Retry, Step, Stop
-from engine.scheduler import to_commit
 from engine.picker import Hold
+from engine.scheduler import to_commit
 from engine.values import UnstorableValue
 from stress.scenarios.mixed import SCRIPTS
 from stress.scenarios.script import Script, ScriptFailure, expected_end, initial_state

@@ -1,0 +1,122 @@
+"""Replay transactions into tables: the committed state after each one.
+
+Goals, in this order: give every update and delete its whole old row; fill values that the server left out;
+remember no more than the tables hold. A row that a caller calls settled (a terminal job: many, and hardly
+looked at again) is kept as one packed byte string, about a third of the size of a tuple.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from invariants.ledger.pgoutput import UNCHANGED, Change, Relation, Row, Value
+
+Key = tuple[Value, ...] | Value
+
+
+class StateError(ValueError):
+    """A change of a row that the replay has never seen: the ledger does not begin where the table did."""
+
+
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """One row's way through one change: absent before an insert, absent after a delete."""
+
+    relation: Relation
+    old: Row | None
+    new: Row | None
+
+
+class Table:
+    """One table's committed rows by key."""
+
+    def __init__(self, relation: Relation, settled: Callable[[Row], bool] | None = None) -> None:
+        self.relation = relation
+        self._rows: dict[Key, Row | bytes] = {}
+        self._settled = settled
+        self._single = relation.key[0] if len(relation.key) == 1 else None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def key(self, row: Row) -> Key:
+        """What the row is known by: its primary key, or all of it in a table that has none."""
+        if self._single is not None:
+            return row[self._single]
+        return tuple(row[place] for place in self.relation.key) if self.relation.key else row
+
+    def get(self, key: Key) -> Row | None:
+        """The row of that key."""
+        found = self._rows.get(key)
+        return marshal.loads(found) if isinstance(found, bytes) else found
+
+    def rows(self) -> Iterator[Row]:
+        """All rows, in the order in which their keys first appeared."""
+        for found in self._rows.values():
+            yield marshal.loads(found) if isinstance(found, bytes) else found
+
+    def put(self, row: Row) -> None:
+        """Insert or replace."""
+        packed = self._settled is not None and self._settled(row)
+        self._rows[self.key(row)] = marshal.dumps(row) if packed else row
+
+    def pop(self, key: Key) -> Row | None:
+        """Remove; returns what was there."""
+        found = self._rows.pop(key, None)
+        return marshal.loads(found) if isinstance(found, bytes) else found
+
+
+class State:
+    """All tables of a ledger. `settled[table name]` says which rows of it are kept packed."""
+
+    def __init__(self, settled: dict[str, Callable[[Row], bool]] | None = None) -> None:
+        self._settled = settled or {}
+        self._tables: dict[int, Table] = {}
+
+    def tables(self) -> dict[str, Table]:
+        """By name; of two tables with one name in two schemas the one seen last."""
+        return {table.relation.name: table for table in self._tables.values()}
+
+    def apply(self, change: Change) -> list[Step]:
+        """Replay one change. Returns one step, or one per row for a truncate. Raises StateError."""
+        table = self._table(change.relation)
+        kind, new = change.kind, change.new
+        if kind == "update":
+            assert new is not None
+            key = table.key(new if change.old is None else change.old)
+            old = table.get(key)
+            if old is None:
+                raise StateError(f"an update of {change.relation.name} {key!r}, which was never inserted")
+            if change.partial:
+                new = tuple(o if n is UNCHANGED else n for o, n in zip(old, new, strict=True))
+            if change.old is not None and table.key(new) != key:
+                table.pop(key)
+            table.put(new)
+            return [Step(change.relation, old, new)]
+        if kind == "insert":
+            assert new is not None
+            table.put(new)
+            return [Step(change.relation, None, new)]
+        if kind == "delete":
+            assert change.old is not None
+            key = table.key(change.old)
+            old = table.pop(key)
+            if old is None:
+                raise StateError(f"a delete of {change.relation.name} {key!r}, which was never inserted")
+            return [Step(change.relation, old, None)]
+        gone = [Step(change.relation, row, None) for row in table.rows()]
+        self._tables[change.relation.id] = Table(change.relation, self._settled.get(change.relation.name))
+        return gone
+
+    def _table(self, relation: Relation) -> Table:
+        table = self._tables.get(relation.id)
+        if table is None:
+            table = Table(relation, self._settled.get(relation.name))
+            self._tables[relation.id] = table
+        elif table.relation is not relation:
+            if table.relation.columns != relation.columns:
+                raise StateError(f"{relation.name} changed its columns while it was recorded")
+            table.relation = relation
+        return table

@@ -1,0 +1,59 @@
+"""What a mutant is, and how it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.statements import Catalogue
+
+# Steps of the protocol that a node's process takes differently. `claims-named-by-worker`: every claim of a
+# node carries one name, the worker's, as in picker.md; the node is given `name_claim` accordingly.
+ProtocolStep = Literal["claims-named-by-worker"]
+
+
+class DriftedPatchError(ValueError):
+    """A patch whose text is no longer there, or there more than once: the mutant must be written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Replace one piece of a statement. `old` must occur exactly once."""
+
+    old: str
+    new: str
+
+    def apply(self, name: str, text: str) -> str:
+        """The patched text. Raises DriftedPatchError."""
+        found = text.count(self.old)
+        if found != 1:
+            raise DriftedPatchError(f"{name} holds {self.old!r} {found} times, not once")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One broken variant.
+
+    `caught_by` names the invariants of which at least one must be violated; `schema` is run after the
+    migrations; `protocol` is for the harness's node processes to act on.
+    """
+
+    name: str
+    summary: str
+    caught_by: tuple[str, ...]
+    statements: Mapping[str, tuple[Patch, ...]] = field(default_factory=dict)
+    schema: tuple[str, ...] = ()
+    protocol: frozenset[ProtocolStep] = frozenset()
+
+    def apply(self, catalogue: Catalogue) -> Catalogue:
+        """The catalogue with the mutant's texts. Raises DriftedPatchError, KeyError for an unknown
+        statement."""
+        texts = {}
+        for name, patches in self.statements.items():
+            text = catalogue[name].text
+            for patch in patches:
+                text = patch.apply(name, text)
+            texts[name] = text
+        return catalogue.patched(texts)

@@ -1,0 +1,105 @@
+"""Verdicts for a terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from invariants.verdict import Judgement, Report, Row, Violation, Witnessed
+
+STYLES = {"held": "green", "violated": "bold red", "unknown": "yellow"}
+SHOWN = 3
+MAX_VALUE = 60
+
+
+def print_report(console: Console, report: Report, shown: int = SHOWN) -> None:
+    """The table of invariants, then the first `shown` violations of each that was violated."""
+    console.print(invariants_table(report))
+    for judgement in report.judgements:
+        for violation in judgement.violations[:shown]:
+            print_violation(console, judgement, violation)
+        if judgement.violated > shown:
+            console.print(f"… and {judgement.violated - shown:,} more violations of {judgement.invariant}\n")
+
+
+def print_verdict(console: Console, verdict: str, reason: str | None) -> None:
+    """The last word."""
+    console.print(
+        Text.assemble("verdict: ", (verdict, STYLES[verdict]), "" if reason is None else f": {reason}"),
+        soft_wrap=True,
+    )
+
+
+def invariants_table(report: Report) -> Table:
+    """Invariant, verdict, how often checked, and the reason where it is unknown."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("invariant", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("checked", justify="right")
+    table.add_column("violations", justify="right")
+    if any(j.reason for j in report.judgements):
+        table.add_column("reason", overflow="fold")
+    for j in report.judgements:
+        table.add_row(
+            j.invariant,
+            Text(j.verdict, STYLES[j.verdict]),
+            f"{j.checked:,}",
+            f"{j.violated:,}" if j.violated else "",
+            *([Text(j.reason or "")] if len(table.columns) > 4 else []),
+        )
+    return table
+
+
+def print_violation(console: Console, judgement: Judgement, violation: Violation) -> None:
+    """The prose, the offending transactions in commit order, and the operations that bear on it.
+
+    Lines, not a table: what changed is as long as it is, and a narrow terminal must not chop it to pieces.
+    """
+    console.print(
+        Text.assemble((judgement.invariant, STYLES["violated"]), ": ", violation.summary), soft_wrap=True
+    )
+    for transaction in violation.transactions:
+        _print_transaction(console, transaction)
+    for line in violation.operations:
+        console.print(Text(f"    seen by {line}", "dim"), soft_wrap=True)
+    console.print()
+
+
+def _print_transaction(console: Console, transaction: Witnessed) -> None:
+    clock = transaction.committed_at.partition(" ")[2].removesuffix("+00:00")
+    console.print(
+        Text.assemble(
+            (f"  commit {transaction.number}", "bold"),
+            (f"  {clock}  xid {transaction.xid}  lsn {transaction.lsn}  ", "dim"),
+            (transaction.who or "by nobody known", "cyan"),
+        ),
+        soft_wrap=True,
+    )
+    for row in transaction.changes:
+        console.print(Text(f"    row {row.id}  {describe(row)}"), soft_wrap=True)
+
+
+def describe(row: Row) -> str:
+    """`status runnable → executing, locked_by ∅ → w1`; an inserted row without its empty columns."""
+    if not row.before:
+        return "inserted: " + ", ".join(
+            f"{name} {_shown(value)}" for name, value in row.after.items() if value is not None
+        )
+    if not row.after:
+        return "deleted: " + ", ".join(
+            f"{name} {_shown(value)}" for name, value in row.before.items() if value is not None
+        )
+    changed = [
+        f"{name} {_shown(row.before[name])} → {_shown(value)}"
+        for name, value in row.after.items()
+        if row.before[name] != value
+    ]
+    return ", ".join(changed) or "nothing that matters"
+
+
+def _shown(value: str | None) -> str:
+    if value is None:
+        return "∅"
+    return value if len(value) <= MAX_VALUE else value[: MAX_VALUE - 1] + "…"

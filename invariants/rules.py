@@ -1,0 +1,148 @@
+"""What a rule is: a small state machine over transitions, that knows its name and says in prose what it
+found.
+
+A rule sees each transaction of the ledger once, in commit order, as the transitions of the rows it is about,
+and at the end whatever else there is to look at. It does no I/O and knows no clock. What it finds it names by
+row and transaction number only; `judge` looks up the transactions in a second pass, so that no rule has to
+remember them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import msgspec
+
+from invariants.evidence import Evidence, LedgerSummary
+from invariants.history.operations import Operation
+from invariants.ledger.pgoutput import Relation, Row, Transaction
+from invariants.ledger.state import Table
+from invariants.verdict import MAX_VIOLATIONS
+from invariants.witness import Witness
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Transition(msgspec.Struct, frozen=True, gc=False):
+    """One row through one change. `before` and `after` are its statuses, None where the row was or is not
+    there."""
+
+    id: int
+    old: Row | None
+    new: Row | None
+    before: bytes | None
+    after: bytes | None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A violation as a rule states it: prose, the rows it is about, and the transaction in which it
+    showed."""
+
+    summary: str
+    rows: tuple[int, ...] = ()
+    number: int | None = None
+    operations: tuple[Operation, ...] = ()
+
+
+class Findings:
+    """What a rule found: the first ones, and how many."""
+
+    def __init__(self) -> None:
+        self.first: list[Found] = []
+        self.count = 0
+
+    def add(
+        self,
+        summary: str,
+        rows: Sequence[int] = (),
+        number: int | None = None,
+        operations: Sequence[Operation] = (),
+    ) -> None:
+        """Note one violation."""
+        self.count += 1
+        if len(self.first) < MAX_VIOLATIONS:
+            self.first.append(Found(summary, tuple(rows), number, tuple(operations)))
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """What there is to look at when the ledger has been read. `table` is the jobs' table as replayed."""
+
+    evidence: Evidence
+    summary: LedgerSummary
+    witness: Witness | None
+    table: Table | None
+
+
+class Rule(Protocol):
+    """One invariant's checker.
+
+    `needs_ledger`, `needs_history` and `needs_rest` say without what it cannot hold; `conclude` answers with
+    a reason where it is unknown for another cause.
+    """
+
+    name: str
+    statement: str
+    needs_ledger: bool
+    needs_history: bool
+    needs_rest: bool
+    checked: int
+    findings: Findings
+
+    def __init__(self, columns: Columns, witness: Witness | None, /) -> None:
+        """`witness` is the history, where there is one."""
+
+    def transaction(self, transaction: Transaction, transitions: Sequence[Transition], /) -> None:
+        """One committed transaction's transitions, in the order of its changes."""
+
+    def conclude(self, rest: Rest, /) -> str | None:
+        """The ledger has ended; look at what is only decided then."""
+
+
+class Columns:
+    """Places of the columns of `gen_durable` in the stream's rows. Raises KeyError when one is missing."""
+
+    def __init__(self, relation: Relation) -> None:
+        places = {name: place for place, name in enumerate(relation.columns)}
+        self.names = relation.columns
+        self.id = places["id"]
+        self.status = places["status"]
+        self.attempt = places["attempt"]
+        self.state = places["state"]
+        self.result = places["result"]
+        self.priority = places["priority"]
+        self.queue = places["queue"]
+        self.fsm = places["fsm"]
+        self.eligible_at = places["eligible_at"]
+        self.locked_by = places["locked_by"]
+        self.lease_expires_at = places["lease_expires_at"]
+        self.concurrency_key = places["concurrency_key"]
+        self.concurrency_shard = places["concurrency_shard"]
+        self.correlation_key = places["correlation_key"]
+        self.correlation_scope = places["correlation_scope"]
+
+    def all_but(self, *names: str) -> tuple[int, ...]:
+        """Places of all columns but these."""
+        return tuple(place for place, name in enumerate(self.names) if name not in names)
+
+
+def microseconds(text: bytes) -> int:
+    """A timestamptz of a session in UTC and ISO style as microseconds since 1970; infinities and far years
+    clamp."""
+    try:
+        return (datetime.fromisoformat(text.decode()) - _EPOCH) // _MICROSECOND
+    except ValueError:
+        return -(2**62) if text.startswith(b"-") or text.endswith(b"BC") else 2**62
+
+
+def text(value: bytes | None) -> str:
+    """A value for prose."""
+    return "null" if value is None else value.decode(errors="replace")
+
+
+def scope(value: bytes | None) -> frozenset[bytes]:
+    """The statuses of a `durable_status[]` in text form."""
+    inner = (value or b"{}")[1:-1]
+    return frozenset(inner.split(b",")) if inner else frozenset()

@@ -1,0 +1,123 @@
+"""Verdicts: held, violated with the evidence, or unknown with the reason.
+
+1. Violated beats unknown beats held.
+2. Nothing checked at all is unknown, never held.
+3. A checker that raises is unknown, with the exception as the reason.
+4. Evidence is bounded: the first violations of each invariant are kept whole, the rest are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+
+Verdict = Literal["held", "violated", "unknown"]
+EXIT_CODES: Final[dict[Verdict, int]] = {"held": 0, "violated": 1, "unknown": 4}
+MAX_VIOLATIONS: Final = 20
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One row's way through a transaction, reduced to the columns that matter: absent is an empty map."""
+
+    id: int
+    before: dict[str, str | None]
+    after: dict[str, str | None]
+
+
+class Witnessed(msgspec.Struct, frozen=True):
+    """A ledger transaction as evidence. `lsn` as Postgres writes it; `who` is the operation that did it,
+    if known."""
+
+    number: int
+    xid: int
+    lsn: str
+    committed_at: str
+    who: str | None
+    changes: tuple[Row, ...]
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One violation: in prose, with the transactions in commit order and the history's operations."""
+
+    summary: str
+    transactions: tuple[Witnessed, ...] = ()
+    operations: tuple[str, ...] = ()
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What became of one invariant.
+
+    `checked` says how often it was decided (the unit is the rule's own), `violated` how many violations there
+    were, of which `violations` keeps the first.
+    """
+
+    invariant: str
+    verdict: Verdict
+    checked: int
+    violated: int = 0
+    violations: tuple[Violation, ...] = ()
+    reason: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All judgements of a run, and what they rest on."""
+
+    judgements: tuple[Judgement, ...]
+    transactions: int = 0
+    changes: int = 0
+    operations: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """The run's verdict."""
+        return overall(j.verdict for j in self.judgements)
+
+    @property
+    def exit_code(self) -> int:
+        """0 held, 1 violated, 4 unknown."""
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def reason(self) -> str | None:
+        """Why the verdict is unknown, in one line; None otherwise."""
+        if self.verdict != "unknown":
+            return None
+        reasons = {f"{j.invariant}: {j.reason}" for j in self.judgements if j.verdict == "unknown"}
+        return "; ".join(sorted(reasons)) or "nothing was judged"
+
+    def invariants(self) -> dict[str, dict[str, Any]]:
+        """The `invariants` part of verdict.json."""
+        return {
+            j.invariant: {
+                "verdict": j.verdict,
+                "checked": j.checked,
+                "violated": j.violated,
+                "violations": [msgspec.to_builtins(violation) for violation in j.violations],
+                **({} if j.reason is None else {"reason": j.reason}),
+            }
+            for j in self.judgements
+        }
+
+
+def overall(verdicts: Iterable[Verdict]) -> Verdict:
+    """Violated beats unknown beats held; of no verdicts at all: unknown."""
+    found = set(verdicts)
+    if "violated" in found:
+        return "violated"
+    return "held" if found == {"held"} else "unknown"
+
+
+def judgement(
+    invariant: str, checked: int, violated: int, violations: Iterable[Violation], reason: str | None = None
+) -> Judgement:
+    """A judgement by the rules above: `reason` makes it unknown unless it is violated."""
+    kept = tuple(violations)[:MAX_VIOLATIONS]
+    if violated:
+        return Judgement(invariant, "violated", checked, violated, kept)
+    if reason is not None:
+        return Judgement(invariant, "unknown", checked, 0, (), reason)
+    if checked == 0:
+        return Judgement(invariant, "unknown", 0, 0, (), "nothing in this run was subject to it")
+    return Judgement(invariant, "held", checked)

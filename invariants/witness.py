@@ -1,0 +1,165 @@
+"""The history as a witness: who did what, looked up by transaction, by claim, and by job.
+
+The contract of values, per operation, as nodes and clients record them (`invoke` value → `ok` result):
+
+    claim        {"queue", "batch", "claim"}              → {"ids": [in pick order], "contended"}
+    step         {"id", "claim", "step", "attempt"}       → {"kind"}
+    flush        {"outcomes": [[id, claim, kind], …]}     → {"xid", "committed": [[id, claim] or id, …]}
+    heartbeat    {"holds": [[id, claim], …]}              → {"ids"}
+    reap         {"limit"}                                → {"xid", "holds": [[id, claim], …]}
+    release      {"holds": [[id, claim], …]}              → {"xid", "released": [[id, claim], …]} or {"xid",
+    "ids"} insert       {"job": J}                               → {"id": id or None} insert_many  {"jobs":
+    [J, …]}                         → {"ids": [id or None, …]} count        {"event", "amount"} alone, no
+    invoke fault        {"fault", "target", "pid", …}            → ok when healed phase        {"phase":
+    "load" | "drain" | "rest"}
+
+J is {"fsm", "queue", "priority", "concurrency_key", "correlation_key", "scope": [statuses], "expect":
+{"status", "result"} or None}. A `fail` or `info` has {"error": class, "sqlstate", "message"} as its result.
+
+A `fail` is the server's word that nothing happened. One that came with a lost connection or a shutdown is
+not: the error may have overtaken the answer to a commit. Such a `fail` is read as `info`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from invariants.history.operations import Operation
+
+ENDERS = ("flush", "release", "reap")
+# Connection failures, operator intervention, and errors that the driver made up itself.
+UNCERTAIN_CLASSES = ("08", "57")
+MASK = 0xFFFFFFFF
+
+
+class Insert(msgspec.Struct, frozen=True):
+    """One job of an insert operation. `id` is what was answered."""
+
+    operation: Operation
+    job: dict[str, Any]
+    id: int | None
+
+
+class Ender(msgspec.Struct, frozen=True):
+    """A flush, release or reap that ended claims: `asked` (claim, kind of outcome) by row, `told` what it
+    was told."""
+
+    operation: Operation
+    asked: dict[int, list[tuple[str, str | None]]]
+    told: frozenset[tuple[int, str]]
+
+
+class Witness:
+    """An index over a merged history."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.operations = operations
+        self.enders: dict[int, Operation] = {}
+        self.claims: dict[str, Operation] = {}
+        self.unknown_flushes: dict[tuple[int, str], list[tuple[Operation, str]]] = {}
+        self.unknown_releases: dict[tuple[int, str], list[Operation]] = {}
+        self.unknown_reaps: list[Operation] = []
+        self.acknowledged: Counter[tuple[int, str]] = Counter()
+        self.inserts: dict[int, Insert] = {}
+        self.refused: list[Insert] = []
+        self.unknown_inserts: list[Insert] = []
+        self.names_claims = False
+        self._last: tuple[int, Ender | None] = (-1, None)
+        for operation in operations:
+            self._index(operation)
+
+    def _index(self, o: Operation) -> None:
+        if o.f in ENDERS:
+            self._index_ender(o)
+        elif o.f == "claim":
+            self.names_claims = True
+            self.claims[o.value["claim"]] = o
+        elif o.f in ("insert", "insert_many"):
+            jobs = [o.value["job"]] if o.f == "insert" else o.value["jobs"]
+            if is_unknown(o):
+                self.unknown_inserts.extend(Insert(o, job, None) for job in jobs)
+            elif o.type == "ok":
+                ids = [o.result["id"]] if o.f == "insert" else o.result["ids"]
+                for job, row in zip(jobs, ids, strict=True):
+                    if row is None:
+                        self.refused.append(Insert(o, job, None))
+                    else:
+                        self.inserts[row] = Insert(o, job, row)
+
+    def _index_ender(self, o: Operation) -> None:
+        if o.type == "ok":
+            if o.result["xid"] is not None:
+                self.enders[o.result["xid"] & MASK] = o
+            if o.f == "flush":
+                self.acknowledged.update(ended(o))
+        elif is_unknown(o):
+            if o.f == "flush":
+                for row, claim, kind in o.value["outcomes"]:
+                    self.unknown_flushes.setdefault((row, claim), []).append((o, kind))
+            elif o.f == "release":
+                for row, claim in o.value["holds"]:
+                    self.unknown_releases.setdefault((row, claim), []).append(o)
+            else:
+                self.unknown_reaps.append(o)
+
+    def ender(self, xid: int) -> Ender | None:
+        """Who ended claims in that transaction. The last answer is kept: its rows come one after the
+        other."""
+        if self._last[0] != xid:
+            operation = self.enders.get(xid)
+            self._last = (xid, None if operation is None else _ender(operation))
+        return self._last[1]
+
+    def who(self, xid: int, claims: Iterable[str], rows: Iterable[int]) -> str | None:
+        """Whose transaction it was, as `node-1 flush`; None when nobody says."""
+        if (ender := self.enders.get(xid)) is not None:
+            return f"{ender.process} {ender.f}"
+        for claim in claims:
+            if (operation := self.claims.get(claim)) is not None:
+                return f"{operation.process} claim"
+        for row in rows:
+            if (insert := self.inserts.get(row)) is not None:
+                return f"{insert.operation.process} {insert.operation.f}"
+        return None
+
+
+def is_unknown(o: Operation) -> bool:
+    """Whether nobody can say if it took effect."""
+    if o.type == "ok":
+        return False
+    if o.type == "info":
+        return True
+    sqlstate = error_of(o).get("sqlstate")
+    return sqlstate is None or sqlstate[:2] in UNCERTAIN_CLASSES
+
+
+def error_of(o: Operation) -> dict[str, Any]:
+    """The error of an operation that ended with one; empty otherwise."""
+    return o.result if o.type != "ok" and isinstance(o.result, dict) else {}
+
+
+def ended(o: Operation) -> list[tuple[int, str]]:
+    """The (id, claim) pairs that a flush, release or reap was told it ended."""
+    if o.f == "reap":
+        return [(row, claim) for row, claim in o.result["holds"]]
+    named = o.result["committed"] if o.f == "flush" else o.result.get("released", o.result.get("ids"))
+    if all(isinstance(entry, int) for entry in named):
+        claims = {
+            entry[0]: entry[1] for entry in (o.value["outcomes"] if o.f == "flush" else o.value["holds"])
+        }
+        return [(row, claims.get(row, "")) for row in named]
+    return [(row, claim) for row, claim in named]
+
+
+def _ender(o: Operation) -> Ender:
+    asked: dict[int, list[tuple[str, str | None]]] = {}
+    entries = (
+        o.value["outcomes"] if o.f == "flush" else o.result["holds"] if o.f == "reap" else o.value["holds"]
+    )
+    for entry in entries:
+        asked.setdefault(entry[0], []).append((entry[1], entry[2] if o.f == "flush" else None))
+    return Ender(o, asked, frozenset(ended(o)))

@@ -1,0 +1,262 @@
+"""`python -m stress run` from outside: exit status, standard output, files, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from psycopg import sql
+
+from engine.postgres import conninfo, provision
+from results.runs import read_verdict
+from tests.integration.test_postgres_dsn import dump
+
+RULES = {
+    "single-owner",
+    "k1-exclusion",
+    "identity-unique",
+    "no-lost-job",
+    "lifecycle",
+    "pick-order",
+    "lease-respect",
+    "contention-quiet",
+    "no-deadlock",
+}
+DEADLINE_S = 60.0
+
+
+def stress(*arguments: str, **popen: Any) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "stress", "run", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        **popen,
+    )
+
+
+def runs_in(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def descendants() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+@pytest.mark.slow("25 s")
+def test_a_sound_engine_is_held_under_kills_and_pauses(tmp_path: Path, pg_spec: str) -> None:
+    done = stress(
+        "--seconds",
+        "8",
+        "--faults",
+        "kill,pause",
+        "--seed",
+        "7",
+        "--json",
+        "--out",
+        str(tmp_path),
+        "--pg",
+        pg_spec,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = json.loads(done.stdout)
+    [folder] = runs_in(tmp_path)
+    assert json.loads((folder / "verdict.json").read_text()) == verdict
+    assert {name: found["verdict"] for name, found in verdict["invariants"].items()} == dict.fromkeys(
+        RULES, "held"
+    )
+    assert {fault["fault"] for fault in verdict["faults"]} == {"kill", "pause"}
+    assert all(fault["lasted_ms"] > 0 for fault in verdict["faults"])
+    assert verdict["ledger"]["transactions"] > 1_000
+    assert min(found["checked"] for found in verdict["invariants"].values()) > 10
+    assert {"insert", "claim", "flush", "step"} <= set(verdict["latency_ms"])
+    assert "--seed 7" in verdict["reproduce"]
+    # Judged again from its files, it is the same.
+    again = subprocess.run(
+        [sys.executable, "-m", "invariants", "check", str(folder), "--json"], capture_output=True, text=True
+    )
+    assert again.returncode == 0
+    assert json.loads(again.stdout)["invariants"] == verdict["invariants"]
+
+
+@pytest.mark.slow("25 s each")
+@pytest.mark.parametrize(
+    ("mutant", "invariant"),
+    [
+        ("outcome-unguarded", "single-owner"),
+        ("guard-only-no-arbiter", "k1-exclusion"),
+        ("insert-many-unordered", "no-deadlock"),
+    ],
+)
+def test_a_mutant_is_violated_and_the_invariant_named_with_its_transactions(
+    mutant: str, invariant: str, tmp_path: Path
+) -> None:
+    done = stress(
+        "--mutant", mutant, "--seconds", "8", "--out", str(tmp_path), env={**os.environ, "COLUMNS": "160"}
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    [folder] = runs_in(tmp_path)
+    verdict = read_verdict(folder)
+    assert verdict.mutant == mutant
+    assert verdict.invariants[invariant]["verdict"] == "violated"
+    assert f"{invariant}:" in done.stdout
+    if invariant != "no-deadlock":  # whose evidence is the server's log: a deadlock commits nothing
+        transactions = verdict.invariants[invariant]["violations"][0]["transactions"]
+        numbers = [transaction["number"] for transaction in transactions]
+        assert len(numbers) >= 2
+        assert numbers == sorted(numbers)
+        assert all(str(transaction["xid"]) in done.stdout for transaction in transactions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--scenario", "mixd"], 2, "there is no scenario 'mixd'; did you mean 'mixed'?"),
+        (["--mutant", "nonesuch"], 2, "there is no mutant 'nonesuch'; choose from: "),
+        (["--faults", "kill,flood"], 2, "there is no fault 'flood'; choose from: kill, pause"),
+        (["--subject", "other"], 2, "there is no subject 'other'; choose from: reference"),
+        (["--pg", "12"], 2, '"12" names no supported Postgres'),
+        (["--nodes", "0"], 2, "--nodes must be 1 to 64, not 0"),
+        (["--seconds", "nan"], 2, "--seconds must be 1 to 86400, not nan"),
+        (["--seconds", "soon"], 2, "'soon' is not a valid float"),
+        (["--pg", "dsn:postgresql://u:s3cret@127.0.0.1:1/x"], 3, "127.0.0.1"),
+    ],
+)
+def test_wrong_arguments_end_with_one_sentence(
+    arguments: list[str], status: int, words: str, tmp_path: Path
+) -> None:
+    done = stress(*arguments, "--out", str(tmp_path))
+    assert done.returncode == status, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "s3cret" not in done.stdout + done.stderr
+    assert "s3cret" not in "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def run_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the servers of this test alone live; short, for their sockets, and open to the server's account."""
+    folder = Path(tempfile.mkdtemp(prefix="pgr", dir="/tmp"))
+    folder.chmod(0o755)
+    monkeypatch.setenv("PGREFEREE_RUN_DIR", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def left_in(run_dir: Path) -> list[str]:
+    """What servers have left there."""
+    return [path.name for path in run_dir.glob("*/*") if path.name != ".lock"]
+
+
+def interrupted_run(out: Path, number: signal.Signals, after: str) -> tuple[int, str, set[int]]:
+    """Start a run, signal it when its output says `after`; its status, output, and the pids of all its children."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stress", "run", "--seconds", "60", "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+    family: set[int] = set()
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith(after):
+            family = {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
+            process.send_signal(number)
+            break
+    lines.extend(process.stdout)
+    return process.wait(DEADLINE_S), "".join(lines), family
+
+
+def gone(pids: set[int]) -> bool:
+    """Wait until none of the processes is left."""
+    deadline = time.monotonic() + DEADLINE_S
+    while left := [pid for pid in pids if psutil.pid_exists(pid)]:
+        if time.monotonic() > deadline:
+            raise AssertionError([psutil.Process(pid).cmdline() for pid in left if psutil.pid_exists(pid)])
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.slow("15 s each")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after", ["PostgreSQL", "load"])
+def test_an_interrupted_run_leaves_its_record_and_nothing_else(
+    number: signal.Signals, after: str, tmp_path: Path, run_dir: Path
+) -> None:
+    status, output, family = interrupted_run(tmp_path, number, after)
+    assert status == 4, output
+    assert family
+    assert gone(family)
+    [folder] = runs_in(tmp_path)
+    verdict = read_verdict(folder)
+    assert (verdict.verdict, verdict.reason) == ("unknown", "interrupted")
+    assert after == "PostgreSQL" or verdict.ledger["transactions"] > 0
+    assert "verdict: unknown: interrupted" in output
+    assert left_in(run_dir) == []
+
+
+@pytest.mark.slow("15 s")
+def test_the_children_of_a_killed_harness_go_with_it(tmp_path: Path, run_dir: Path) -> None:
+    _, _, family = interrupted_run(tmp_path, signal.SIGKILL, "load")
+    ours = {pid for pid in family if _is_harness_process(pid)}
+    assert gone(ours)
+    # The server itself is for the next start to reap.
+    assert left_in(run_dir) != []
+    with provision():
+        assert gone(family)
+    assert left_in(run_dir) == []
+
+
+def _is_harness_process(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "-m" in psutil.Process(pid).cmdline()
+    return False
+
+
+@pytest.mark.slow("20 s")
+def test_a_run_on_a_users_server_leaves_every_other_database_alone_byte_by_byte(tmp_path: Path) -> None:
+    with provision() as theirs:
+        assert theirs.admin_dsn is not None
+        assert theirs.tcp_dsn is not None
+        with psycopg.connect(theirs.admin_dsn, autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("CREATE ROLE maker LOGIN CREATEDB REPLICATION PASSWORD {}").format(
+                    sql.Literal("s3cret")
+                )
+            )
+            connection.execute("CREATE DATABASE shop")
+        with psycopg.connect(conninfo.with_database(theirs.admin_dsn, "shop"), autocommit=True) as connection:
+            connection.execute("CREATE TABLE gen_durable AS SELECT generate_series(1, 100) AS id")
+        before = dump(theirs)
+        params = {
+            **conninfo.parse(theirs.tcp_dsn),
+            "user": "maker",
+            "password": "s3cret",
+            "dbname": "postgres",
+        }
+        done = stress("--seconds", "3", "--pg", f"dsn:{conninfo.to_uri(params)}", "--out", str(tmp_path))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert dump(theirs) == before
+        with psycopg.connect(theirs.admin_dsn) as connection:
+            slots = connection.execute("SELECT count(*) FROM pg_replication_slots").fetchone()
+        assert slots == (0,)
+    assert "s3cret" not in done.stdout + done.stderr
+    written = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert not [path for path in written if b"s3cret" in path.read_bytes()]

@@ -1,0 +1,1 @@
+"""Speeds that the harness promises; `pytest tests/benchmark`."""

@@ -1,0 +1,171 @@
+"""Each mutant is caught by the invariant that it names, and the sound engine survives the same script.
+
+Scripts are deterministic: a gate holds a session inside a statement, and the next step is taken when the
+server says that it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from engine.picker import Hold, Job
+from invariants.mutants import REGISTRY
+from tests.fixtures.arena import Arena, commit, of, verdicts
+
+OpenArena = Callable[[str | None], Arena]
+
+
+def job(**named: object) -> Job:
+    return Job(fsm="order", step="charge", **named)  # type: ignore[arg-type]
+
+
+def quietly(act: Callable[..., object]) -> Callable[..., object]:
+    """Errors are in the history already."""
+
+    def run(*arguments: object, **named: object) -> object:
+        try:
+            return act(*arguments, **named)
+        except psycopg.Error:
+            return None
+
+    return run
+
+
+def stale_outcome(arena: Arena) -> None:
+    """A claim is reaped, the row claimed again, and the first owner's outcome arrives."""
+    one, two = arena.session("one"), arena.session("two")
+    row = one.insert(job())
+    assert row is not None
+    one.claim("one.1", lease_ms=0)
+    two.reap()
+    two.claim("two.1")
+    one.flush(commit(row, "one.1"))
+
+
+def stale_outcome_of_the_same_worker(arena: Arena) -> None:
+    """The same, but the row is claimed again by the worker that lost it; with the mutant both claims carry
+    its name."""
+    one, two = arena.session("one"), arena.session("two")
+    names = ("w", "w") if "claims-named-by-worker" in arena.protocol else ("w.1", "w.2")
+    row = one.insert(job())
+    assert row is not None
+    one.claim(names[0], lease_ms=0)
+    two.reap()
+    one.claim(names[1])
+    one.flush(commit(row, names[0]))
+
+
+def two_claims_of_one_key(arena: Arena) -> None:
+    """A claim has looked for siblings and is about to write when another claims the key's other row."""
+    one, two = arena.session("one"), arena.session("two")
+    first = one.insert(job(queue="a", concurrency_key="k"))
+    two.insert(job(queue="b", concurrency_key="k"))
+    one.set("gate.row", str(first))
+    with arena.closed_gate():
+        claiming = arena.start(one.claim, "one.1", queue="a")
+        assert arena.wait_until_blocked(one, claiming)
+        assert len(two.claim("two.1", queue="b").rows) == 1
+    claiming.result()
+
+
+def two_claims_of_two_keys(arena: Arena) -> None:
+    """Two queues whose pick orders meet two keys in opposite orders; the first claim is held between its
+    two rows."""
+    one, two = arena.session("one"), arena.session("two")
+    one.insert(job(queue="a", concurrency_key="k1"))
+    second = one.insert(job(queue="a", concurrency_key="k2", priority=1))
+    two.insert(job(queue="b", concurrency_key="k2"))
+    two.insert(job(queue="b", concurrency_key="k1", priority=1))
+    one.set("gate.row", str(second))
+    with arena.closed_gate():
+        first = arena.start(one.claim, "one.1", queue="a")
+        assert arena.wait_until_blocked(one, first)
+        other = arena.start(two.claim, "two.1", queue="b")
+        assert arena.wait_until_blocked(two, other)
+    first.result()
+    other.result()
+
+
+def two_batches_of_two_identities(arena: Arena) -> None:
+    """Two batches with the same new identities in opposite orders; the first is held between its two rows."""
+    one, two = arena.session("one"), arena.session("two")
+    jobs = [job(correlation_key="k1"), job(correlation_key="k2")]
+    one.set("gate.key", "k2")
+    with arena.closed_gate():
+        first = arena.start(quietly(one.insert_many), jobs)
+        assert arena.wait_until_blocked(one, first)
+        other = arena.start(quietly(two.insert_many), jobs[::-1])
+        assert arena.wait_until_blocked(two, other)
+    first.result()
+    other.result()
+
+
+def identity_taken_while_given_up(arena: Arena) -> None:
+    """A row's scope ends with its claim, another row takes the identity, and the claim is reaped."""
+    one, two = arena.session("one"), arena.session("two")
+    one.insert(job(correlation_key="k", correlation_scope=("runnable",)))
+    one.claim("one.1", lease_ms=0)
+    assert two.insert(job(correlation_key="k", correlation_scope=("runnable",))) is not None
+    quietly(two.reap)()
+
+
+def heartbeat_meets_reaper(arena: Arena) -> None:
+    """A heartbeat and a reaper want the same three rows, from both ends; both arrive while the middle one is
+    locked.
+
+    The rows lie in the table in the order of their claims and in the lease index in the opposite one; the
+    planner is made to scan the table for one and the index for the other.
+    """
+    one, two = arena.session("one"), arena.session("two")
+    rows = [one.insert(job()) or 0 for _ in range(3)]
+    for place, _ in enumerate(rows):
+        one.claim(f"one.{place}", batch=1, lease_ms=-1000 * place)
+    for name in ("enable_hashjoin", "enable_mergejoin", "enable_indexscan", "enable_bitmapscan"):
+        one.set(name, "off")
+    for name in ("enable_seqscan", "enable_bitmapscan"):
+        two.set(name, "off")
+    with arena.locked_row(rows[1]):
+        holds = [Hold(row, f"one.{place}") for place, row in enumerate(rows)]
+        beating = arena.start(quietly(one.heartbeat), *holds)
+        arena.wait_until_blocked(one, beating)
+        reaping = arena.start(quietly(two.reap))
+        arena.wait_until_blocked(two, reaping)
+    beating.result()
+    reaping.result()
+
+
+SCRIPTS: dict[str, Callable[[Arena], None]] = {
+    "outcome-unguarded": stale_outcome,
+    "worker-not-claim": stale_outcome_of_the_same_worker,
+    "guard-only-no-arbiter": two_claims_of_one_key,
+    "claim-unordered": two_claims_of_two_keys,
+    "insert-many-unordered": two_batches_of_two_identities,
+    "scope-reentered": identity_taken_while_given_up,
+    "maintenance-unordered": heartbeat_meets_reaper,
+}
+
+
+def test_every_mutant_has_a_script() -> None:
+    assert set(SCRIPTS) == set(REGISTRY)
+
+
+@pytest.mark.parametrize("mutant", SCRIPTS)
+def test_the_mutant_is_caught_by_the_invariant_that_it_names(mutant: str, open_arena: OpenArena) -> None:
+    arena = open_arena(mutant)
+    SCRIPTS[mutant](arena)
+    report = arena.judge()
+    for invariant in REGISTRY[mutant].caught_by:
+        assert of(report, invariant).verdict == "violated", verdicts(report)
+    assert report.exit_code == 1
+
+
+@pytest.mark.parametrize("mutant", SCRIPTS)
+def test_the_sound_engine_survives_the_script_of(mutant: str, open_arena: OpenArena) -> None:
+    arena = open_arena(None)
+    SCRIPTS[mutant](arena)
+    report = arena.judge()
+    found = {j.invariant: j.violations for j in report.judgements if j.verdict == "violated"}
+    assert found == {}
