@@ -46,7 +46,11 @@ BROKEN: Mapping[str, tuple[Edit, ...]] = {
             "PARTITION BY c.concurrency_key",
             "PARTITION BY coalesce(c.concurrency_key, c.id::text)",
         ),
-        Edit("picker/claim", "r.concurrency_key IS NULL\n", "(r.concurrency_key IS NULL AND r.place_in_key = 1)\n"),
+        Edit(
+            "picker/claim",
+            "r.concurrency_key IS NULL\n",
+            "(r.concurrency_key IS NULL AND r.place_in_key = 1)\n",
+        ),
     ),
     "reap-without-attempt": (Edit("picker/reap", "attempt = g.attempt + 1", "attempt = g.attempt"),),
     "release-resets-eligible-at": (
