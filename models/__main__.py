@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shlex
 import sys
@@ -47,6 +48,8 @@ def main(
     quiet: bool,
 ) -> None:
     """Hold the engine against the models. Exit: 0 held, 1 violated, 2 usage, 3 no Postgres, 4 unknown."""
+    if seconds is not None and math.isnan(seconds):
+        raise click.BadParameter("nan is no time at all", param_hint="--seconds")
     seed = random.SystemRandom().randrange(2**32) if seed is None else seed
     budget = PROFILES[profile].seconds if seconds is None else seconds
     chosen = machines or tuple(MACHINES)
@@ -58,7 +61,7 @@ def main(
         ):
             set_hypothesis_home_dir(home)
             findings = _findings(server, chosen, profile, budget / len(chosen), seed)
-            postgres = {"version": str(server.version), "source": pg}
+            postgres = {"version": server.version_text, "source": pg}
     except HarnessError as error:
         click.echo(f"error: {error}", err=True)
         context.exit(error.exit_code)

@@ -46,7 +46,11 @@ BROKEN: Mapping[str, tuple[Edit, ...]] = {
             "PARTITION BY c.concurrency_key",
             "PARTITION BY coalesce(c.concurrency_key, c.id::text)",
         ),
-        Edit("picker/claim", "WHERE r.concurrency_key IS NULL OR r.gated OR", "WHERE r.gated OR"),
+        Edit(
+            "picker/claim",
+            "r.concurrency_key IS NULL\n",
+            "(r.concurrency_key IS NULL AND r.place_in_key = 1)\n",
+        ),
     ),
     "reap-without-attempt": (Edit("picker/reap", "attempt = g.attempt + 1", "attempt = g.attempt"),),
     "release-resets-eligible-at": (
@@ -66,9 +70,7 @@ BROKEN: Mapping[str, tuple[Edit, ...]] = {
     "claim-keeps-the-scope": (Edit("picker/claim", "ELSE '{}'\n", "ELSE g.correlation_scope\n"),),
     "claim-limits-after-the-keys": (
         Edit("picker/claim", "    LIMIT $2::bigint\n", ""),
-        Edit(
-            "picker/claim", "    ORDER BY r.concurrency_key\n", "    ORDER BY r.place\n    LIMIT $2::bigint\n"
-        ),
+        Edit("picker/claim", "& 4095))\n", "& 4095))\n    ORDER BY r.place\n    LIMIT $2::bigint\n"),
     ),
     "claim-without-guard-or-arbiter": (Edit("picker/claim", "sibling.executing IS NULL", "true"),),
     "release-unguarded": (
