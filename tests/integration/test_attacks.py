@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,6 +25,24 @@ FLUSH_LOCKS_FIRST = (
     ),
     ("FROM owned AS o\nWHERE g.id", "FROM locked AS o\nWHERE g.id"),
 )
+
+
+# `= ANY` of an array can be neither hashed nor merged, so the rows come in the order of `chosen`. Joining by id, the
+# update writes the version that the lock found, also where it is newer than the snapshot.
+CLAIM_BY_NESTED_LOOP = (
+    ("        r.tid,\n", "        r.id,\n"),
+    ("WHERE g.ctid = c.tid", "WHERE g.id = ANY (ARRAY[c.id])"),
+)
+
+
+def patched(name: str, patches: Sequence[tuple[str, str]]) -> Picker:
+    """The engine with a cure that this file proposes."""
+    catalogue = Catalogue.load()
+    text = catalogue[name].text
+    for old, new in patches:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return Picker(catalogue.patched({name: text}))
 
 
 def wait_for_gate(arena: Arena, session: Session, future: Future[Any], lock: int) -> None:
@@ -89,27 +108,47 @@ def test_a_flush_and_a_claim_do_not_deadlock(open_arena: OpenArena) -> None:
 
 def test_a_flush_that_locks_all_its_rows_first_does_not_deadlock_with_a_claim(open_arena: OpenArena) -> None:
     arena = open_arena(None)
-    catalogue = Catalogue.load()
-    text = catalogue["picker/flush"].text
-    for old, new in FLUSH_LOCKS_FIRST:
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    arena.picker = Picker(catalogue.patched({"picker/flush": text}))
+    arena.picker = patched("picker/flush", FLUSH_LOCKS_FIRST)
     use_the_plan_of_a_busy_table(arena)
     flush_meets_claim(arena)
     report = arena.judge()
     assert of(report, "no-deadlock").verdict == "held", verdicts(report)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the order in which a claim meets the arbiter is the plan's: a hash join loses it"
-)
-@pytest.mark.parametrize("setting", ["enable_nestloop", "enable_tidscan"])
-def test_two_claims_do_not_deadlock_under_another_plan(setting: str, open_arena: OpenArena) -> None:
+def use_the_plan_of_a_small_table(arena: Arena) -> None:
+    """A table of a few pages whose size the planner knows, as autovacuum leaves it: the planner takes a hash join."""
+    arena.on_rows_ready = lambda: arena.execute("VACUUM ANALYZE gen_durable")
+
+
+PLANS: dict[str, dict[str, str]] = {
+    "its own": {},
+    "no nested loop": {"enable_nestloop": "off"},
+    "no look-up by tid": {"enable_tidscan": "off"},
+}
+
+
+@pytest.mark.xfail(strict=True, reason="a hash join loses the order in which a claim should meet the arbiter")
+@pytest.mark.parametrize("plan", PLANS)
+def test_two_claims_of_a_small_table_do_not_deadlock(plan: str, open_arena: OpenArena) -> None:
     arena = open_arena(None)
-    arena.session_settings = {setting: "off"}
+    arena.session_settings = PLANS[plan]
+    use_the_plan_of_a_small_table(arena)
     two_claims_of_two_keys(arena)
     assert of(arena.judge(), "no-deadlock").verdict == "held"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_claim_whose_join_can_only_be_a_nested_loop_does_not_deadlock(
+    plan: str, open_arena: OpenArena
+) -> None:
+    arena = open_arena(None)
+    arena.picker = patched("picker/claim", CLAIM_BY_NESTED_LOOP)
+    arena.session_settings = PLANS[plan]
+    use_the_plan_of_a_small_table(arena)
+    two_claims_of_two_keys(arena)
+    report = arena.judge()
+    assert of(report, "no-deadlock").verdict == "held", verdicts(report)
+    assert of(report, "k1-exclusion").verdict == "held", verdicts(report)
 
 
 @pytest.mark.xfail(

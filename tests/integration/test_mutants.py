@@ -79,6 +79,7 @@ def two_claims_of_two_keys(arena: Arena) -> None:
     second = one.insert(job(queue="a", concurrency_key="k2", priority=1))
     two.insert(job(queue="b", concurrency_key="k2"))
     two.insert(job(queue="b", concurrency_key="k1", priority=1))
+    arena.on_rows_ready()
     one.set("gate.row", str(second))
     with arena.closed_gate():
         first = arena.start(one.claim, "one.1", queue="a")
