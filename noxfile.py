@@ -56,7 +56,6 @@ PYTHONS = PYPROJECT["project"]["requires-python"]
 FRONT_DOORS = {
     "stress": ("stress run", "Race nodes under faults on a real Postgres, and judge."),
     "fuzz": ("models", "Hold the engine against the models until the time is up."),
-    "mutants": ("invariants mutants", "Break the engine on purpose: every mutant must be caught."),
     "check": ("invariants check", "Judge a recorded run again."),
     "postgres": ("engine postgres", "Start a throw-away server, or list the versions to be had here."),
 }

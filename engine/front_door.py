@@ -1,15 +1,9 @@
 """What every command line of pgreferee has in common: one sentence and the right exit status, never a
 traceback.
 
-<<<<<<< HEAD
-Exit status: architecture.md, "Front doors". 0 held, 1 violated, 2 wrong usage, 3 no Postgres or another infrastructure
-failure, 4 unknown, which a crash of the command itself counts as. A Ctrl-C that a command does not handle itself ends
-with 130, as a shell expects.
-=======
 Exit status: architecture.md, "Front doors". 0 held, 1 violated, 2 wrong usage, 3 no Postgres or another
-infrastructure failure, 4 unknown. A Ctrl-C that a command does not handle itself ends with 130, as a shell
-expects.
->>>>>>> postgres
+infrastructure failure, 4 unknown, which a crash of the command itself counts as. A Ctrl-C that a command does
+not handle itself ends with 130, as a shell expects.
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ often to retry a lost race, what a missing row means) and does no I/O. `perform`
 connection, `perform_async` over an asynchronous one. A database error is raised inside the operation at its `yield`,
 so an operation handles a lost race with an ordinary `except`.
 
-Connections must be in autocommit mode: one `Call` is one transaction.
+Connections must be in autocommit mode, where one `Call` is one transaction, and that transaction READ COMMITTED: the
+statements rely on seeing what a lock's former holder committed. `engine.sessions.connect` opens such a session, whatever
+the server's or the role's default is.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from psycopg import errors
 
 from engine.operation import Call, Operation, Row, call
 from engine.statements import Catalogue
-from engine.values import UnstorableValue, check_text, to_json_object
+from engine.values import UnstorableValue, check_instant, check_key, check_text, to_json_object
 
 # How often a claim that lost a race is tried again before it answers with nothing (picker.md §3).
 CLAIM_RETRIES = 3
@@ -64,16 +64,20 @@ class Job:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("fsm", "step", "queue", "concurrency_key", "correlation_key", "rate_limit"):
-            value = getattr(self, name)
-            if value is not None:
-                check_text(name, value)
+        check_text("fsm", self.fsm)
+        check_text("step", self.step)
+        check_key("queue", self.queue)
+        if self.concurrency_key is not None:
+            check_key("concurrency_key", self.concurrency_key)
+        if self.correlation_key is not None:
+            check_key("correlation_key", self.correlation_key)
+        if self.rate_limit is not None:
+            check_text("rate_limit", self.rate_limit)
         _check_range("priority", self.priority, SMALLINT)
         _check_range("fsm_version", self.fsm_version, INTEGER)
-        if self.eligible_at is not None and self.eligible_at.tzinfo is None:
-            raise UnstorableValue("eligible_at must carry a time zone")
-        if not 0 < self.weight < float("inf"):
-            raise UnstorableValue(f"weight must be a positive, finite number, not {self.weight}")
+        if self.eligible_at is not None:
+            check_instant("eligible_at", self.eligible_at)
+        _check_weight(self.weight)
         for status in self.correlation_scope:
             if status not in STATUSES:
                 raise UnstorableValue(f"correlation_scope holds {status!r}, which is not a status")
@@ -89,7 +93,7 @@ class Job:
             self.fsm,
             self.fsm_version,
             self.step,
-            to_json_object("state", dict(self.state)),
+            to_json_object("state", self.state),
             self.queue,
             self.priority,
             self.eligible_at,
@@ -193,8 +197,8 @@ class Picker:
             try:
                 rows = yield self._claim_call(queue, batch, claim, lease_ms, gates)
             except (errors.UniqueViolation, errors.DeadlockDetected):
-                # Deadlocks are ruled out by the order in which the statement meets the arbiter; were a plan to break
-                # that order, the loser is still only a loser.
+                # Deadlocks are ruled out by the key locks that the statement tries; if one came all the same, from
+                # other people's statements, its loser is still only a loser.
                 attempt += 1
                 if attempt > CLAIM_RETRIES:
                     return Claim((), attempt)
@@ -251,6 +255,18 @@ def _ended(rows: list[Row]) -> Ended:
     return Ended(tuple(Hold(row[0], row[1]) for row in rows), int(rows[0][2]) if rows else None)
 
 
-def _check_range(name: str, value: int, allowed: range) -> None:
+def _check_range(name: str, value: object, allowed: range) -> None:
+    # True is a number to Python and "t" on the wire; 1.0 is in the range and no integer on the wire.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UnstorableValue(f"{name} must be an integer, not {value!r}")
     if value not in allowed:
         raise UnstorableValue(f"{name} must be within {allowed.start} and {allowed.stop - 1}, not {value}")
+
+
+def _check_weight(weight: object) -> None:
+    try:
+        if isinstance(weight, int | float) and 0 < float(weight) < float("inf"):
+            return
+    except OverflowError:
+        pass
+    raise UnstorableValue(f"weight must be a positive, finite number, not {weight!r:.40}")

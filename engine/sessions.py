@@ -21,6 +21,21 @@ T = TypeVar("T")
 SESSION_TIMEOUT_S = 10.0
 
 
+# The level that the statements are written for; a server's or a role's default may be another.
+ISOLATION = "SET default_transaction_isolation TO 'read committed'"
+
+
+def connect(dsn: str, name: str) -> psycopg.Connection[Any]:
+    """A synchronous session for `engine.operation.perform`; `name` is its application_name. Raises psycopg.Error."""
+    connection = psycopg.connect(dsn, autocommit=True, application_name=name, prepare_threshold=0)
+    connection.execute(ISOLATION)
+    return connection
+
+
+async def _configure(connection: psycopg.AsyncConnection[Any]) -> None:
+    await connection.execute(ISOLATION)
+
+
 class OutcomeUnknown(Exception):
     """The connection was lost before the server answered."""
 
@@ -40,6 +55,7 @@ class Sessions:
             max_size=size,
             open=False,
             timeout=SESSION_TIMEOUT_S,
+            configure=_configure,
             kwargs={"autocommit": True, "application_name": name, "prepare_threshold": 0},
         )
 

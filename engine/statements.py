@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -150,7 +150,10 @@ def _scalar(value: Argument) -> str | None:
     if isinstance(value, bool):
         return "t" if value else "f"
     if isinstance(value, datetime):
-        return value.isoformat()
+        if value.utcoffset() is None:
+            raise ValueError(f"cannot send {value.isoformat()}, which has no time zone, to Postgres")
+        # Postgres reads offsets below 16 hours and of whole seconds; Python has others.
+        return value.astimezone(UTC).isoformat()
     if isinstance(value, int | float):
         return repr(value)
     raise TypeError(f"cannot send a {type(value).__name__} to Postgres")

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
 
+# A btree takes index rows of at most 2,704 bytes of a stock server's 8 kB page, other columns included. Text that
+# an index holds ends below that: a longer concurrency key would be inserted well and then fail every claim of its
+# queue, for it enters its index only there.
+MAX_INDEXED_BYTES = 2_000
 # The largest jsonb string and array are bounded by 28-bit lengths; a job's state has no business being near that.
 MAX_JSON_BYTES = 64 * 1024 * 1024
 # jsonb keeps numbers as numeric, which ends at 131,072 digits before the decimal point.
@@ -27,8 +33,10 @@ class UnstorableValue(ValueError):
     """A value that Postgres cannot hold; the message names the field and the reason."""
 
 
-def check_text(field: str, value: str) -> str:
-    """The same text. Raises UnstorableValue for a NUL character or half a surrogate pair."""
+def check_text(field: str, value: object) -> str:
+    """The same text. Raises UnstorableValue for what is not text, a NUL character or half a surrogate pair."""
+    if not isinstance(value, str):
+        raise UnstorableValue(f"{field} must be text, not {type(value).__name__}")
     if "\x00" in value:
         raise UnstorableValue(f"{field} holds a NUL character, which Postgres text cannot hold")
     try:
@@ -38,8 +46,34 @@ def check_text(field: str, value: str) -> str:
     return value
 
 
+def check_key(field: str, value: object) -> str:
+    """The same text, which an index can hold. Raises UnstorableValue as `check_text`, and for a text too long."""
+    size = len(check_text(field, value).encode())
+    if size > MAX_INDEXED_BYTES:
+        raise UnstorableValue(
+            f"{field} is {size} bytes long; an index of it holds at most {MAX_INDEXED_BYTES}"
+        )
+    return str(value)
+
+
+def check_instant(field: str, value: object) -> datetime:
+    """The same instant in UTC. Raises UnstorableValue without a time zone or outside of the years 1 to 9999 there."""
+    if not isinstance(value, datetime):
+        raise UnstorableValue(f"{field} must be a datetime, not {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise UnstorableValue(f"{field} must carry a time zone")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise UnstorableValue(f"{field} is {value}, outside of the years 1 to 9999 of UTC") from None
+
+
 def to_json(field: str, value: object) -> str:
-    """JSON text of a value that `jsonb` accepts. Raises UnstorableValue otherwise."""
+    """JSON text of a value that `jsonb` holds and gives back equal. Raises UnstorableValue otherwise.
+
+    Equal as JSON: a tuple comes back as a list, and a float of 1e16 or more as the integer that its shortest decimal
+    names, for jsonb keeps decimals.
+    """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode())
@@ -51,6 +85,8 @@ def to_json(field: str, value: object) -> str:
         raise UnstorableValue(f"{field} is {size} bytes of JSON; the limit is {MAX_JSON_BYTES}")
     if _NUL_ESCAPE.search(text):
         raise UnstorableValue(f"{field} holds a NUL character, which jsonb cannot hold")
+    if (key := _key_that_is_no_text(value)) is not None:
+        raise UnstorableValue(f"{field} has the key {key[0]!r}, which is not text")
     if size > MAX_NUMBER_DIGITS and _LONG_NUMBER.search(text) and _has_long_number(value):
         raise UnstorableValue(f"{field} holds a number of more than {MAX_NUMBER_DIGITS} digits")
     if (text.count("[") + text.count("{")) > MAX_JSON_DEPTH and _depth(value) > MAX_JSON_DEPTH:
@@ -60,9 +96,25 @@ def to_json(field: str, value: object) -> str:
 
 def to_json_object(field: str, value: object) -> str:
     """JSON text of a mapping with text keys. Raises UnstorableValue for anything else."""
-    if not isinstance(value, dict):
+    if not isinstance(value, Mapping):
         raise UnstorableValue(f"{field} must be a dict, not {type(value).__name__}")
-    return to_json(field, value)
+    return to_json(field, value if isinstance(value, dict) else dict(value))
+
+
+def _key_that_is_no_text(value: object) -> tuple[object] | None:
+    # json.dumps writes 1, 1.0, True and None as text keys: they come back as others, or twice in one object.
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            for key, child in item.items():
+                if not isinstance(key, str):
+                    return (key,)
+                if isinstance(child, dict | list | tuple):
+                    pending.append(child)
+        elif isinstance(item, list | tuple):
+            pending.extend(child for child in item if isinstance(child, dict | list | tuple))
+    return None
 
 
 def _has_long_number(value: object) -> bool:

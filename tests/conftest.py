@@ -1,3 +1,8 @@
 """Loads the fixture plugins; the fixtures themselves live in `tests/fixtures/`, one module a subject."""
 
-pytest_plugins = ["tests.fixtures.arena", "tests.fixtures.node", "tests.fixtures.postgres"]
+pytest_plugins = [
+    "tests.fixtures.arena",
+    "tests.fixtures.node",
+    "tests.fixtures.postgres",
+    "tests.fixtures.race",
+]

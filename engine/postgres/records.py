@@ -17,8 +17,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from filelock import FileLock, Timeout
 
 from engine.errors import InfrastructureError
 from engine.postgres import folders
-from engine.postgres.accounts import Account
+from engine.postgres.accounts import Account, server_account
 from engine.postgres.deadline import until
 from engine.postgres.owners import Owner, current_owner, is_dead
 
@@ -52,6 +54,7 @@ class Lodging:
         """End every process of the server that is still there, then remove folder and record. May be
         repeated."""
         end_processes(self.data_dir)
+        _free_shared_memory(self.data_dir)
         for _ in until(STOP_TIMEOUT_S):
             shutil.rmtree(self.folder, ignore_errors=True)
             if not self.folder.exists():
@@ -152,6 +155,35 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+def _free_shared_memory(data_dir: Path) -> None:
+    """Free what a postmaster that was killed left outside of its folder, in `/dev/shm` and in System V
+    memory.
+
+    Only Postgres knows which segments those are, and frees them when it starts on that data directory again;
+    so it is started once more, alone, and ends at the end of its input. When that fails, a few kilobytes stay
+    until a reboot.
+    """
+    if not (data_dir / "postmaster.pid").is_file():
+        return  # it ended in order, or it never was up
+    try:
+        # Its processes have ended; as a zombie it would still count as running for Postgres.
+        (data_dir / "postmaster.pid").unlink()
+        program = shlex.split((data_dir / "postmaster.opts").read_text())[0]
+        account = server_account()
+        subprocess.run(
+            [program, "--single", "-D", data_dir, "template1"],
+            cwd=data_dir.parent,
+            env=dict(account.environment(data_dir.parent)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=STOP_TIMEOUT_S,
+            **account.popen_arguments(),
+        )
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError, InfrastructureError):
+        return
 
 
 def _postmaster_pid(data_dir: Path) -> int | None:

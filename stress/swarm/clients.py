@@ -18,7 +18,7 @@ import psycopg.waiting
 
 from engine.operation import Operation, perform
 from engine.picker import Picker
-from engine.sessions import describe_error
+from engine.sessions import connect, describe_error
 from invariants.history import Recorder
 from stress.scenarios import Insert, Scenario
 from stress.swarm.configs import ClientsConfig
@@ -120,9 +120,4 @@ class ClientUser(locust.User):
         return row is not None and row[0] >= limit
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(
-            self.shared.config.dsn,
-            autocommit=True,
-            application_name=f"client-{self.shared.config.number}",
-            prepare_threshold=0,
-        )
+        return connect(self.shared.config.dsn, f"client-{self.shared.config.number}")

@@ -52,14 +52,12 @@ def test_an_exception_in_the_block_leaves_nothing() -> None:
     assert traces(seen) == []
 
 
-def test_ctrl_c_while_it_starts_leaves_nothing(passable: Path) -> None:
+def test_ctrl_c_while_it_starts_leaves_nothing(own_run_folder: Path) -> None:
     """Interrupted at many points of the start, also where `initdb` or the postmaster is just coming up."""
-    env = {**os.environ, "PGREFEREE_RUN_DIR": str(passable)}
-    root = Path(env["PGREFEREE_RUN_DIR"]) / f"pgreferee-{os.geteuid()}"
     code = "from engine.postgres import provision\nprint('go', flush=True)\nwith provision(): pass"
     for delay_ms in (0, 60, 150, 250, 350, 450, 550):
         process = subprocess.Popen(
-            [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert process.stdout is not None
         process.stdout.readline()
@@ -68,8 +66,8 @@ def test_ctrl_c_while_it_starts_leaves_nothing(passable: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.wait(30)
         process.stdout.close()
-        assert [path.name for path in root.glob("[!.]*")] == []
-        assert not any(str(root) in " ".join(each.cmdline()) for each in _our_processes())
+        assert [path.name for path in own_run_folder.glob("[!.]*")] == []
+        assert not any(str(own_run_folder) in " ".join(each.cmdline()) for each in _our_processes())
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -93,12 +91,34 @@ def test_the_next_start_removes_what_a_killed_harness_left() -> None:
 
 
 def test_what_a_killed_postmaster_left_is_removed_as_well() -> None:
+    """Its folder, and on Linux its shared memory, which lies elsewhere."""
     with harness("embedded") as running:
         postmaster = running.postmaster()
+        segments = _shared_memory(postmaster)
         running.end(signal.SIGKILL)
         postmaster.kill()
+        if Path("/dev/shm").is_dir():
+            assert len(segments) >= 2
+            assert all(_exists(segment) for segment in segments)
         records.reap()
         assert traces(running.server) == []
+        assert not any(_exists(segment) for segment in segments)
+
+
+def _shared_memory(postmaster: psutil.Process) -> set[str]:
+    """The files in `/dev/shm` and the System V segments (as `sysv:ID`) that a postmaster uses."""
+    if not Path("/dev/shm").is_dir():
+        return set()
+    files = {each.path for each in postmaster.memory_maps() if each.path.startswith("/dev/shm/")}
+    lines = Path(postmaster.cwd(), "postmaster.pid").read_text().splitlines()
+    return files | {f"sysv:{lines[6].split()[1]}"}
+
+
+def _exists(segment: str) -> bool:
+    if segment.startswith("sysv:"):
+        rows = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+        return segment.removeprefix("sysv:") in {row.split()[1] for row in rows}
+    return Path(segment).exists()
 
 
 def test_an_initdb_whose_harness_was_killed_is_ended() -> None:

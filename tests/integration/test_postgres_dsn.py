@@ -36,16 +36,19 @@ SECRET = 'p%w@d/§ß it\'s "odd" &?#'
 
 @pytest.fixture(scope="module")
 def theirs() -> Iterator[Server]:
-    """Somebody's own server, with databases in use: one with data, and one whose name looks like ours."""
+    """Somebody's own server, with databases in use, two of them with names that look like ours.
+
+    All belong to the role that the harness is given: only the harness's own care protects them.
+    """
     with provision("embedded") as server:
         assert server.admin_dsn is not None
         with psycopg.connect(server.admin_dsn, autocommit=True) as conn:
             conn.execute(sql.SQL("CREATE ROLE maker LOGIN CREATEDB PASSWORD {}").format(sql.Literal(SECRET)))
             conn.execute(sql.SQL("CREATE ROLE poor LOGIN PASSWORD {}").format(sql.Literal(SECRET)))
-            conn.execute("CREATE DATABASE shop")
+            conn.execute("CREATE DATABASE shop OWNER maker")
             conn.execute("COMMENT ON DATABASE shop IS 'orders'")
-            conn.execute("CREATE DATABASE pgreferee_0123456789ab")
-            conn.execute("CREATE DATABASE pgreferee_ba9876543210")
+            conn.execute("CREATE DATABASE pgreferee_0123456789ab OWNER maker")
+            conn.execute("CREATE DATABASE pgreferee_ba9876543210 OWNER maker")
             conn.execute("""COMMENT ON DATABASE pgreferee_ba9876543210 IS '{"pgreferee": 1, "owner":
             "me"}'""")
         for name in ("shop", "pgreferee_0123456789ab", "pgreferee_ba9876543210"):

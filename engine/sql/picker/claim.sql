@@ -4,8 +4,12 @@
 -- Race 1: two claims see one row. SKIP LOCKED: the later one takes the next.
 -- Race 2: two claims take two rows of one key, each blind to the other's uncommitted claim. The arbiter refuses the
 -- second: the statement fails whole (unique_violation) and is tried again.
--- A claim waits nowhere but there, on the arbiter. ORDER BY concurrency_key lets all claims come to it in one order;
--- in pick order two claims of two keys can wait for each other (docs/findings.md, "claims deadlock").
+-- Race 3: the same while both are still uncommitted. The arbiter would make one wait for the other, and two claims that
+-- meet at two keys in opposite orders would wait for each other (docs/findings.md, "claims deadlock"). So a claim first
+-- tries the lock that stands for the key, among 4096, and leaves the row to the next pick where another claim has it.
+-- Not an order of the update: that would be the plan's, and a hash join does not keep it.
+-- A claim waits for no claim, then. At the arbiter it may wait for a flush or a reap that is ending the key's owner;
+-- neither waits once it has changed a row.
 -- The lock taken in `candidate` is what keeps the ctid valid until the UPDATE.
 WITH candidate AS MATERIALIZED (
     SELECT
@@ -48,8 +52,10 @@ chosen AS MATERIALIZED (
         r.place,
         r.gated
     FROM ranked AS r
-    WHERE r.concurrency_key IS NULL OR r.gated OR r.place_in_key = 1
-    ORDER BY r.concurrency_key
+    WHERE
+        r.concurrency_key IS NULL
+        OR r.gated
+        OR (r.place_in_key = 1 AND pg_try_advisory_xact_lock(1735681636, hashtext(r.concurrency_key) & 4095))
 )
 
 UPDATE gen_durable AS g

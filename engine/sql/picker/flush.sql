@@ -3,7 +3,10 @@
 -- Index: primary key, one probe per row.
 -- Race: the lease ran out and the row was reaped, perhaps claimed again. locked_by names one claim, not one worker,
 -- so the guard fails even when the same node claimed the row again (docs/findings.md, "a worker is not a claim").
--- Locks wait here, in id order; everything else that locks instance rows skips.
+-- Locks wait here and in release, in id order; everything else that locks instance rows skips. All rows are locked
+-- before the first is changed: `lock_all` reads the whole of `owned` before the join can yield a row. A changed row makes
+-- a claim of its key wait at the arbiter. Were this statement to wait after that, for a row that this claim holds (it
+-- keeps the lock on a row that failed its recheck), the two would wait for each other.
 WITH outcome AS MATERIALIZED (
     SELECT o.*
     FROM unnest(
@@ -43,5 +46,6 @@ SET
     concurrency_shard = NULL,
     updated_at = now()
 FROM owned AS o
+CROSS JOIN (SELECT count(*) FROM owned) AS lock_all
 WHERE g.id = o.id AND g.locked_by = o.claim AND g.status = 'executing'
 RETURNING g.id, o.claim, pg_current_xact_id()::text

@@ -2,6 +2,7 @@
 -- transaction.
 -- Index: primary key.
 -- Race: reaped and claimed by another in between; the guard fails and the row stays the other's.
+-- Locks wait here, in id order, all of them before the first change, for the reason that flush gives.
 WITH held AS MATERIALIZED (
     SELECT
         g.id,
@@ -21,5 +22,6 @@ SET
     concurrency_shard = NULL,
     updated_at = now()
 FROM held AS h
+CROSS JOIN (SELECT count(*) FROM held) AS lock_all
 WHERE g.id = h.id
 RETURNING g.id, h.claim, pg_current_xact_id()::text

@@ -50,6 +50,12 @@ CREATE TABLE gen_durable (
     CONSTRAINT gen_durable_scope_from_insert CHECK (
         correlation_scope = '{}' OR 'runnable' = ANY (correlation_scope)
     ),
+    -- Texts that an index holds, now or in a later status: an entry that is too long would fail there, not here.
+    CONSTRAINT gen_durable_indexable CHECK (
+        octet_length(queue) <= 2000
+        AND octet_length(concurrency_key) <= 2000
+        AND octet_length(correlation_key) <= 2000
+    ),
     CONSTRAINT gen_durable_state_object CHECK (jsonb_typeof(state) = 'object'),
     CONSTRAINT gen_durable_children_pending CHECK (children_pending >= 0)
 );

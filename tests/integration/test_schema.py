@@ -1,0 +1,77 @@
+"""The schema comes up once, whoever and however many create it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import psycopg
+import pytest
+
+from engine.schema import SchemaTooNew, migrate, schema_version
+
+_MIGRATE = """
+import sys, psycopg
+from engine.schema import migrate
+with psycopg.connect(sys.argv[1], autocommit=True) as connection:
+    sys.stdin.readline()
+    print(migrate(connection))
+"""
+
+
+def test_eight_processes_may_migrate_at_once(database: str) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _MIGRATE, database],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(8)
+    ]
+    with psycopg.connect(database, autocommit=True) as connection:
+        # All of them are connected and stand at the line before one is let go.
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        while connection.execute(waiting).fetchone() != (9,):
+            assert all(process.poll() is None for process in processes)
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        answers = [process.communicate(timeout=60) for process in processes]
+        latest = schema_version(connection)
+
+    assert answers == [(f"{latest}\n", "")] * 8
+
+
+def test_migrating_again_changes_nothing(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        first = migrate(connection)
+        before = connection.execute("SELECT * FROM pgreferee_migrations").fetchall()
+
+        assert migrate(connection) == first
+        assert connection.execute("SELECT * FROM pgreferee_migrations").fetchall() == before
+
+
+def test_a_schema_of_a_later_engine_is_refused_and_left_alone(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        latest = migrate(connection)
+        connection.execute(
+            "INSERT INTO pgreferee_migrations (version, name) VALUES (%s, 'later')", (latest + 1,)
+        )
+
+        with pytest.raises(SchemaTooNew, match=f"version {latest + 1}"):
+            migrate(connection)
+        assert schema_version(connection) == latest + 1
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE signals (mine int)")
+
+        with pytest.raises(psycopg.errors.DuplicateTable):
+            migrate(connection)
+        assert connection.execute(
+            "SELECT to_regclass('gen_durable'), to_regclass('pgreferee_migrations')"
+        ).fetchone() == (None, None)

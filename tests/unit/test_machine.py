@@ -1,0 +1,74 @@
+"""Machines are found by name and version, and their steps by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.machine import Done, Machine, MappedMachine, Outcome, Registry, Retry, Step, Stop
+
+
+class Order(Machine):
+    name = "order"
+
+    def reserve(self, step: Step) -> Outcome:
+        return Done(step.state)
+
+    def _price(self) -> int:
+        return 1
+
+
+class Patient(Order):
+    name = "patient"
+
+    def on_error(self, step: Step, error: Exception) -> Outcome:
+        return Retry(5.0, str(error))
+
+
+def step(machine: str, name: str = "reserve", version: int = 1) -> Step:
+    return Step(
+        instance_id=1,
+        machine=machine,
+        version=version,
+        name=name,
+        attempt=0,
+        queue="default",
+        concurrency_key=None,
+        state={},
+    )
+
+
+def test_the_public_methods_of_a_machine_are_its_steps() -> None:
+    assert sorted(Order().steps()) == ["reserve"]
+
+
+@pytest.mark.parametrize("unknown", [step("other"), step("order", version=2), step("order", "_price")])
+def test_a_step_that_no_machine_has_is_not_found(unknown: Step) -> None:
+    registry = Registry([Order])
+
+    assert registry.function(step("order")) is not None
+    assert registry.function(unknown) is None
+
+
+def test_two_versions_of_a_machine_live_side_by_side_and_one_version_is_registered_once() -> None:
+    first = MappedMachine("order", {"a": lambda step: Done()})
+    second = MappedMachine("order", {"b": lambda step: Done()}, version=2)
+
+    assert Registry([first, second]).function(step("order", "b", 2)) is not None
+    with pytest.raises(ValueError, match="twice"):
+        Registry([first, Order])
+
+
+def test_a_machine_without_steps_is_refused() -> None:
+    with pytest.raises(ValueError, match="no steps"):
+        Registry([MappedMachine("empty", {})])
+
+
+def test_a_step_that_raises_ends_its_instance_unless_the_machine_says_otherwise() -> None:
+    registry = Registry([Order, Patient])
+    error = RuntimeError("x" * 20_000)
+
+    stopped = registry.on_error(step("order"), error)
+    assert isinstance(stopped, Stop)
+    assert stopped.error.startswith("RuntimeError: xxx")
+    assert len(stopped.error) == 10_000
+    assert registry.on_error(step("patient"), RuntimeError("no")) == Retry(5.0, "no")
