@@ -41,9 +41,23 @@ PICKER_MUTANTS: Final = (
     ),
     Mutant(
         name="claim-unordered",
-        summary="a claim meets the arbiter in pick order, as documented, not in the order of keys",
+        summary="a claim meets the arbiter in pick order, as documented, and waits there for another claim",
         caught_by=("no-deadlock",),
-        statements={"picker/claim": (Patch("    ORDER BY r.concurrency_key\n", "    ORDER BY r.place\n"),)},
+        statements={
+            "picker/claim": (
+                Patch(
+                    "        OR (r.place_in_key = 1 AND pg_try_advisory_xact_lock("
+                    "1735681636, hashtext(r.concurrency_key) & 4095))\n",
+                    "        OR r.place_in_key = 1\n    ORDER BY r.place\n",
+                ),
+            )
+        },
+    ),
+    Mutant(
+        name="flush-locks-lazily",
+        summary="a flush changes a row before it has locked the next: it can wait for a claim that waits for it",
+        caught_by=("no-deadlock",),
+        statements={"picker/flush": (Patch("CROSS JOIN (SELECT count(*) FROM owned) AS lock_all\n", ""),)},
     ),
     Mutant(
         name="worker-not-claim",

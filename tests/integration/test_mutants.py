@@ -13,7 +13,7 @@ import pytest
 
 from engine.picker import Hold, Job
 from invariants.mutants import REGISTRY
-from tests.fixtures.arena import Arena, commit, of, verdicts
+from tests.fixtures.arena import ROW_GATE, STATEMENT_GATE, Arena, commit, of, verdicts
 
 OpenArena = Callable[[str | None], Arena]
 
@@ -59,14 +59,14 @@ def stale_outcome_of_the_same_worker(arena: Arena) -> None:
 
 
 def two_claims_of_one_key(arena: Arena) -> None:
-    """A claim has looked for siblings and is about to write when another claims the key's other row."""
+    """A claim has its snapshot and nothing else when another claims the key's other row and commits."""
     one, two = arena.session("one"), arena.session("two")
-    first = one.insert(job(queue="a", concurrency_key="k"))
+    one.insert(job(queue="a", concurrency_key="k"))
     two.insert(job(queue="b", concurrency_key="k"))
-    one.set("gate.row", str(first))
-    with arena.closed_gate():
+    one.set("gate.statement", "UPDATE")
+    with arena.closed_gate(STATEMENT_GATE):
         claiming = arena.start(one.claim, "one.1", queue="a")
-        assert arena.wait_until_blocked(one, claiming)
+        arena.wait_for_gate(one, claiming, STATEMENT_GATE)
         assert len(two.claim("two.1", queue="b").rows) == 1
     claiming.result()
 
@@ -85,7 +85,7 @@ def two_claims_of_two_keys(arena: Arena) -> None:
         first = arena.start(one.claim, "one.1", queue="a")
         assert arena.wait_until_blocked(one, first)
         other = arena.start(two.claim, "two.1", queue="b")
-        assert arena.wait_until_blocked(two, other)
+        arena.wait_until_blocked(two, other)
     first.result()
     other.result()
 
@@ -138,11 +138,55 @@ def heartbeat_meets_reaper(arena: Arena) -> None:
     reaping.result()
 
 
+def use_the_plan_of_a_busy_table(arena: Arena) -> None:
+    """Many executing rows, and a planner that knows it: the flush looks up one row after the other by its key."""
+    filler = arena.session("filler")
+    filler.insert_many([job(queue="filler")] * 2000)
+    filler.claim("filler.1", queue="filler", batch=2000)
+    arena.execute("VACUUM ANALYZE gen_durable")
+
+
+def flush_meets_claim(arena: Arena) -> None:
+    """A claim with an old snapshot and a flush with a stale outcome each hold what the other wants.
+
+    The claim's snapshot is older than everything below, so its guard does not see that key A is executing.
+    The flush ends A's claim and then waits for a row that was reaped and that the claim has locked; the claim
+    waits at the arbiter for the end of A's claim.
+    """
+    use_the_plan_of_a_busy_table(arena)
+    node, claimer, flusher = (arena.session(name) for name in ("node", "claimer", "flusher"))
+    first = node.insert(job(queue="z")) or 0
+    ended = node.insert(job(queue="x", concurrency_key="A")) or 0
+    reaped = node.insert(job(queue="q")) or 0
+    wanted = node.insert(job(queue="q", concurrency_key="A", priority=1)) or 0
+    claimer.set("gate.statement", "UPDATE")
+    claimer.set("gate.row", str(wanted))
+    arena.close_gate(STATEMENT_GATE)
+    arena.close_gate(ROW_GATE)
+    claiming = arena.start(claimer.claim, "claimer.1", queue="q")
+    arena.wait_for_gate(claimer, claiming, STATEMENT_GATE)
+    node.claim("node.1", queue="z")
+    node.claim("node.2", queue="x")
+    node.claim("node.3", queue="q", batch=1, lease_ms=0)
+    with arena.locked_row(first):
+        outcomes = [commit(first, "node.1"), commit(ended, "node.2"), commit(reaped, "node.3")]
+        flushing = arena.start(quietly(flusher.flush), *outcomes)
+        assert arena.wait_until_blocked(flusher, flushing)
+        node.reap()
+        arena.open_gate(STATEMENT_GATE)
+        arena.wait_for_gate(claimer, claiming, ROW_GATE)
+    assert arena.wait_until_blocked(flusher, flushing)
+    arena.open_gate(ROW_GATE)
+    claiming.result()
+    flushing.result()
+
+
 SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "outcome-unguarded": stale_outcome,
     "worker-not-claim": stale_outcome_of_the_same_worker,
     "guard-only-no-arbiter": two_claims_of_one_key,
     "claim-unordered": two_claims_of_two_keys,
+    "flush-locks-lazily": flush_meets_claim,
     "insert-many-unordered": two_batches_of_two_identities,
     "scope-reentered": identity_taken_while_given_up,
     "maintenance-unordered": heartbeat_meets_reaper,
