@@ -6,8 +6,8 @@ connection, `perform_async` over an asynchronous one. A database error is raised
 so an operation handles a lost race with an ordinary `except`.
 
 Connections must be in autocommit mode, where one `Call` is one transaction, and that transaction READ COMMITTED: the
-statements rely on seeing what a lock's former holder committed. `engine.sessions.connect` opens such a session, whatever
-the server's or the role's default is.
+statements rely on seeing what a lock's former holder committed. `engine.sessions.connect` opens such a session,
+whatever the default of the server or the role is.
 """
 
 from __future__ import annotations

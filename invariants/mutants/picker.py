@@ -1,6 +1,5 @@
-"""Mutants of the picker: its design's own history (known-bugs.md, part 1), and documented forms that the
-reference engine
-closed."""
+"""Mutants of the picker: its design's own history (known-bugs.md, part 1), and documented forms that the reference
+engine closed (docs/findings.md)."""
 
 from __future__ import annotations
 
@@ -40,24 +39,26 @@ PICKER_MUTANTS: Final = (
         statements={"picker/insert_many": (Patch("    ORDER BY i.correlation_key, i.ordinal\n", ""),)},
     ),
     Mutant(
-        name="claim-unordered",
-        summary="a claim meets the arbiter in pick order, as documented, and waits there for another claim",
+        name="claim-without-key-lock",
+        summary="claims meet at the arbiter in whatever order their plans give, as documented, and wait there",
         caught_by=("no-deadlock",),
         statements={
             "picker/claim": (
                 Patch(
-                    "        OR (r.place_in_key = 1 AND pg_try_advisory_xact_lock("
-                    "1735681636, hashtext(r.concurrency_key) & 4095))\n",
-                    "        OR r.place_in_key = 1\n    ORDER BY r.place\n",
+                    " AND pg_try_advisory_xact_lock(1735681636, hashtext(r.concurrency_key) & 4095)",
+                    "",
                 ),
             )
         },
     ),
     Mutant(
-        name="flush-locks-lazily",
-        summary="a flush changes a row before it has locked the next: it can wait for a claim that waits for it",
+        name="flush-locks-late",
+        summary="a flush changes its first row before it has locked its last, as documented",
         caught_by=("no-deadlock",),
-        statements={"picker/flush": (Patch("CROSS JOIN (SELECT count(*) FROM owned) AS lock_all\n", ""),)},
+        statements={
+            "picker/flush": (Patch("CROSS JOIN (SELECT count(*) FROM owned) AS lock_all\n", ""),),
+            "picker/release": (Patch("CROSS JOIN (SELECT count(*) FROM held) AS lock_all\n", ""),),
+        },
     ),
     Mutant(
         name="worker-not-claim",

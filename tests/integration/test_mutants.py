@@ -59,7 +59,7 @@ def stale_outcome_of_the_same_worker(arena: Arena) -> None:
 
 
 def two_claims_of_one_key(arena: Arena) -> None:
-    """A claim has its snapshot and nothing else when another claims the key's other row and commits."""
+    """A claim's snapshot is taken; before it looks at a row, another claim takes the key's other row and commits."""
     one, two = arena.session("one"), arena.session("two")
     one.insert(job(queue="a", concurrency_key="k"))
     two.insert(job(queue="b", concurrency_key="k"))
@@ -138,14 +138,6 @@ def heartbeat_meets_reaper(arena: Arena) -> None:
     reaping.result()
 
 
-def use_the_plan_of_a_busy_table(arena: Arena) -> None:
-    """Many executing rows, and a planner that knows it: the flush looks up one row after the other by its key."""
-    filler = arena.session("filler")
-    filler.insert_many([job(queue="filler")] * 2000)
-    filler.claim("filler.1", queue="filler", batch=2000)
-    arena.execute("VACUUM ANALYZE gen_durable")
-
-
 def flush_meets_claim(arena: Arena) -> None:
     """A claim with an old snapshot and a flush with a stale outcome each hold what the other wants.
 
@@ -153,8 +145,8 @@ def flush_meets_claim(arena: Arena) -> None:
     The flush ends A's claim and then waits for a row that was reaped and that the claim has locked; the claim
     waits at the arbiter for the end of A's claim.
     """
-    use_the_plan_of_a_busy_table(arena)
     node, claimer, flusher = (arena.session(name) for name in ("node", "claimer", "flusher"))
+    use_the_plan_of_a_busy_table(arena)
     first = node.insert(job(queue="z")) or 0
     ended = node.insert(job(queue="x", concurrency_key="A")) or 0
     reaped = node.insert(job(queue="q")) or 0
@@ -175,18 +167,26 @@ def flush_meets_claim(arena: Arena) -> None:
         node.reap()
         arena.open_gate(STATEMENT_GATE)
         arena.wait_for_gate(claimer, claiming, ROW_GATE)
-    assert arena.wait_until_blocked(flusher, flushing)
+    arena.wait_until_blocked(flusher, flushing)
     arena.open_gate(ROW_GATE)
     claiming.result()
     flushing.result()
+
+
+def use_the_plan_of_a_busy_table(arena: Arena) -> None:
+    """Many executing rows: the flush's plan locks a row, writes it, and goes on to the next."""
+    filler = arena.session("filler")
+    filler.insert_many([job(queue="filler") for _ in range(5000)])
+    filler.claim("filler.1", queue="filler", batch=5000)
+    arena.execute("ANALYZE gen_durable")
 
 
 SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "outcome-unguarded": stale_outcome,
     "worker-not-claim": stale_outcome_of_the_same_worker,
     "guard-only-no-arbiter": two_claims_of_one_key,
-    "claim-unordered": two_claims_of_two_keys,
-    "flush-locks-lazily": flush_meets_claim,
+    "claim-without-key-lock": two_claims_of_two_keys,
+    "flush-locks-late": flush_meets_claim,
     "insert-many-unordered": two_batches_of_two_identities,
     "scope-reentered": identity_taken_while_given_up,
     "maintenance-unordered": heartbeat_meets_reaper,
