@@ -20,6 +20,7 @@ the tables' rows is kept in memory.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -47,6 +48,8 @@ from invariants.ledger.reader import (
 )
 from invariants.ledger.state import Table
 from invariants.picker import TABLE, check_generated
+
+log = logging.getLogger("invariants.recorder")
 
 PROGRESS_INTERVAL_S: Final = 1.0
 RECONNECT_S: Final = 30.0
@@ -120,7 +123,7 @@ class Orders:
         self.stopped = f"interrupted by {signal.Signals(number).name}"
 
 
-class Recorder:
+class Recording:
     """One recording. `run` returns its summary; see the module for the conversation."""
 
     def __init__(self, config: Config, orders: Orders) -> None:
@@ -145,12 +148,19 @@ class Recorder:
                 reason = self._record(writer, start)
                 writer.flush()
                 summary = self._summarise(reason)
+                (Path(config.folder) / LEDGER_SUMMARY).write_bytes(msgspec.json.encode(summary))
             finally:
-                if self._side is not None:
-                    self._side.close()
-                drop_slot(config.dsn, config.name, config.name)
-        (Path(config.folder) / LEDGER_SUMMARY).write_bytes(msgspec.json.encode(summary))
+                self._clean_up()
         return summary
+
+    def _clean_up(self) -> None:
+        if self._side is not None:
+            self._side.close()
+        try:
+            drop_slot(self._config.dsn, self._config.name, self._config.name)
+        except psycopg.Error as error:
+            # A server that is gone keeps them, and they go with its database: an idle slot does not hold that up.
+            log.warning("slot and publication could not be dropped: %s", error)
 
     def _record(self, writer: FrameWriter, start: str) -> str | None:
         """Stream until the marker is passed; a reason where it was not."""
@@ -239,13 +249,17 @@ class Recorder:
         if reason is not None:
             return LedgerSummary(judge.transactions, judge.changes, False, reason=reason)
         compared, differences, generated = 0, [], []
-        for name in ("signals", TABLE):
-            table = judge.table(name)
-            if table is not None:
-                count, differs, wrong = compare(self._config.dsn, table)
-                compared += count
-                differences += differs
-                generated += wrong
+        try:
+            for name in ("signals", TABLE):
+                table = judge.table(name)
+                if table is not None:
+                    count, differs, wrong = compare(self._config.dsn, table)
+                    compared += count
+                    differences += differs
+                    generated += wrong
+        except psycopg.Error as error:
+            reason = f"the tables at rest could not be read: {error}"
+            return LedgerSummary(judge.transactions, judge.changes, False, compared, reason=reason)
         return LedgerSummary(
             judge.transactions, judge.changes, True, compared, tuple(differences), tuple(generated)
         )
@@ -320,7 +334,7 @@ def main() -> int:
     orders = Orders(sys.stdin.fileno())
     try:
         config = msgspec.json.decode(orders.line(), type=Config)
-        summary = Recorder(config, orders).run()
+        summary = Recording(config, orders).run()
     except (EOFError, msgspec.DecodeError, LedgerUnavailable, OSError) as error:
         say({"event": "failed", "error": str(error) or "no configuration came", "usage": True})
         return 2

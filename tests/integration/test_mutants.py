@@ -6,17 +6,14 @@ server says that it waits.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
 
 import psycopg
 import pytest
 
 from engine.picker import Hold, Job
 from invariants.mutants import REGISTRY
-from tests.fixtures.arena import DEADLINE_S, ROW_GATE, STATEMENT_GATE, Arena, Session, commit, of, verdicts
+from tests.fixtures.arena import ROW_GATE, STATEMENT_GATE, Arena, commit, of, verdicts
 
 OpenArena = Callable[[str | None], Arena]
 
@@ -69,7 +66,7 @@ def two_claims_of_one_key(arena: Arena) -> None:
     one.set("gate.statement", "UPDATE")
     with arena.closed_gate(STATEMENT_GATE):
         claiming = arena.start(one.claim, "one.1", queue="a")
-        wait_for_gate(arena, one, claiming, STATEMENT_GATE)
+        arena.wait_for_gate(one, claiming, STATEMENT_GATE)
         assert len(two.claim("two.1", queue="b").rows) == 1
     claiming.result()
 
@@ -82,6 +79,7 @@ def two_claims_of_two_keys(arena: Arena) -> None:
     second = one.insert(job(queue="a", concurrency_key="k2", priority=1))
     two.insert(job(queue="b", concurrency_key="k2"))
     two.insert(job(queue="b", concurrency_key="k1", priority=1))
+    arena.on_rows_ready()
     one.set("gate.row", str(second))
     with arena.closed_gate():
         first = arena.start(one.claim, "one.1", queue="a")
@@ -140,15 +138,6 @@ def heartbeat_meets_reaper(arena: Arena) -> None:
     reaping.result()
 
 
-def wait_for_gate(arena: Arena, session: Session, future: Future[Any], lock: int) -> None:
-    """Wait until the session stands at that gate."""
-    deadline = time.monotonic() + DEADLINE_S
-    query = f"SELECT count(*) FROM pg_locks WHERE pid = {session.pid} AND objid = {lock} AND NOT granted"
-    while arena.execute(query) != [(1,)]:
-        assert not future.done(), "the session ended without coming to the gate"
-        assert time.monotonic() < deadline, "the session did not come to the gate"
-
-
 def flush_meets_claim(arena: Arena) -> None:
     """A claim with an old snapshot and a flush with a stale outcome each hold what the other wants.
 
@@ -167,7 +156,7 @@ def flush_meets_claim(arena: Arena) -> None:
     arena.close_gate(STATEMENT_GATE)
     arena.close_gate(ROW_GATE)
     claiming = arena.start(claimer.claim, "claimer.1", queue="q")
-    wait_for_gate(arena, claimer, claiming, STATEMENT_GATE)
+    arena.wait_for_gate(claimer, claiming, STATEMENT_GATE)
     node.claim("node.1", queue="z")
     node.claim("node.2", queue="x")
     node.claim("node.3", queue="q", batch=1, lease_ms=0)
@@ -177,7 +166,7 @@ def flush_meets_claim(arena: Arena) -> None:
         assert arena.wait_until_blocked(flusher, flushing)
         node.reap()
         arena.open_gate(STATEMENT_GATE)
-        wait_for_gate(arena, claimer, claiming, ROW_GATE)
+        arena.wait_for_gate(claimer, claiming, ROW_GATE)
     arena.wait_until_blocked(flusher, flushing)
     arena.open_gate(ROW_GATE)
     claiming.result()
