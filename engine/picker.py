@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
 from typing import Any, Literal
 
 from psycopg import errors
@@ -38,6 +39,10 @@ TERMINAL: tuple[Status, ...] = STATUSES[4:]
 
 SMALLINT = range(-(2**15), 2**15)
 INTEGER = range(-(2**31), 2**31)
+# Rows that one claim or sweep may take.
+BATCH = range(100_001)
+# A hundred years; an interval of much more would overflow the timestamp.
+MAX_LEASE_MS = 100 * 365.25 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +138,16 @@ class Hold:
 
 
 OutcomeKind = Literal["next", "retry", "done", "stop"]
+KINDS: tuple[OutcomeKind, ...] = ("next", "retry", "done", "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One outcome, ready to be sent: `state` and `result` are JSON text; None keeps what the row has."""
+    """One outcome, ready to be sent: `state` and `result` are JSON text; None keeps what the row has.
+
+    Raises UnstorableValue for what would fail the whole batch on the server. That the JSON is what `jsonb` takes is for
+    `engine.values.to_json` to see to, which made it.
+    """
 
     id: int
     claim: str
@@ -147,6 +157,15 @@ class Commit:
     result: str | None = None
     error: str | None = None
     delay_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UnstorableValue(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        for name in ("claim", "step", "state", "result", "error"):
+            if (value := getattr(self, name)) is not None:
+                check_text(name, value)
+        if not isfinite(self.delay_ms):
+            raise UnstorableValue(f"delay_ms must be finite, not {self.delay_ms}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +209,12 @@ class Picker:
         """Claim up to `batch` rows of one queue, most urgent first.
 
         `claim` must be a name that no other claim has used. A race for a key that is lost more than `CLAIM_RETRIES`
-        times answers with no rows.
+        times answers with no rows. Raises UnstorableValue for names and numbers that the server would refuse.
         """
+        check_key("queue", queue)
+        check_text("claim", claim)
+        _check_range("batch", batch, BATCH)
+        _check_lease(lease_ms)
         attempt = 0
         while True:
             try:
@@ -216,6 +239,8 @@ class Picker:
         """
         if not commits:
             return Ended((), None)
+        if len({(commit.id, commit.claim) for commit in commits}) < len(commits):
+            raise ValueError("a claim ends once: two outcomes of one claim are in the batch")
         rows = yield call(
             self._sql["picker/flush"],
             [c.id for c in commits],
@@ -231,19 +256,22 @@ class Picker:
 
     def heartbeat(self, holds: Sequence[Hold], lease_ms: float) -> Operation[tuple[Hold, ...]]:
         """Extend the leases of claims still held. Returns those extended; a row locked at that moment is not."""
+        _check_lease(lease_ms)
         if not holds:
             return ()
         rows = yield call(self._sql["picker/heartbeat"], *_columns(holds), float(lease_ms))
         return tuple(Hold(row[0], row[1]) for row in rows)
 
     def release(self, holds: Sequence[Hold]) -> Operation[Ended]:
-        """Give claims back as if they had never been made."""
+        """Give claims back: runnable at once, attempt and place in the queue kept. An identity whose scope ended with
+        the claim stays given up."""
         if not holds:
             return Ended((), None)
         return _ended((yield call(self._sql["picker/release"], *_columns(holds))))
 
     def reap(self, limit: int) -> Operation[Ended]:
         """Take back up to `limit` claims whose lease has run out."""
+        _check_range("limit", limit, BATCH)
         return _ended((yield call(self._sql["picker/reap"], limit)))
 
 
@@ -261,6 +289,11 @@ def _check_range(name: str, value: object, allowed: range) -> None:
         raise UnstorableValue(f"{name} must be an integer, not {value!r}")
     if value not in allowed:
         raise UnstorableValue(f"{name} must be within {allowed.start} and {allowed.stop - 1}, not {value}")
+
+
+def _check_lease(lease_ms: float) -> None:
+    if not -MAX_LEASE_MS <= lease_ms <= MAX_LEASE_MS:
+        raise UnstorableValue(f"lease_ms must be finite and at most a hundred years, not {lease_ms}")
 
 
 def _check_weight(weight: object) -> None:

@@ -52,7 +52,9 @@ BROKEN: Mapping[str, tuple[Edit, ...]] = {
             "(r.concurrency_key IS NULL AND r.place_in_key = 1)\n",
         ),
     ),
-    "reap-without-attempt": (Edit("picker/reap", "attempt = g.attempt + 1", "attempt = g.attempt"),),
+    "reap-without-attempt": (
+        Edit("picker/reap", "attempt = least(g.attempt, 2147483646) + 1", "attempt = g.attempt"),
+    ),
     "release-resets-eligible-at": (
         Edit("picker/release", "status = 'runnable'", "status = 'runnable', eligible_at = now()"),
     ),
@@ -80,7 +82,9 @@ BROKEN: Mapping[str, tuple[Edit, ...]] = {
         Edit("picker/reap", "lease_expires_at < now()", "lease_expires_at <= now()"),
     ),
     "reap-unordered": (Edit("picker/reap", "ORDER BY g.lease_expires_at, g.id", "ORDER BY g.id"),),
-    "retry-resets-attempt": (Edit("picker/flush", "WHEN 'retry' THEN g.attempt + 1", "WHEN 'retry' THEN 1"),),
+    "retry-resets-attempt": (
+        Edit("picker/flush", "WHEN 'retry' THEN least(g.attempt, 2147483646) + 1", "WHEN 'retry' THEN 1"),
+    ),
     "next-keeps-attempt": (Edit("picker/flush", "WHEN 'next' THEN 0 WHEN 'retry'", "WHEN 'retry'"),),
     "insert-many-in-key-order-only": (
         Edit(

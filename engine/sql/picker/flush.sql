@@ -34,7 +34,7 @@ SET
     END::durable_status,
     step = coalesce(o.step, g.step),
     state = coalesce(o.state::jsonb, g.state),
-    attempt = CASE o.kind WHEN 'next' THEN 0 WHEN 'retry' THEN g.attempt + 1 ELSE g.attempt END,
+    attempt = CASE o.kind WHEN 'next' THEN 0 WHEN 'retry' THEN least(g.attempt, 2147483646) + 1 ELSE g.attempt END,
     result = coalesce(o.result::jsonb, g.result),
     last_error = coalesce(o.error, g.last_error),
     eligible_at = CASE o.kind

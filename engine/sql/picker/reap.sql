@@ -17,7 +17,7 @@ WITH expired AS MATERIALIZED (
 UPDATE gen_durable AS g
 SET
     status = 'runnable',
-    attempt = g.attempt + 1,
+    attempt = least(g.attempt, 2147483646) + 1,
     locked_by = NULL,
     lease_expires_at = NULL,
     concurrency_shard = NULL,
