@@ -1,9 +1,8 @@
-"""What every command line of pgreferee has in common: one sentence and the right exit status, never a
-traceback.
+"""What every command line of pgreferee has in common: one sentence and the right exit status, never a traceback.
 
-Exit status: architecture.md, "Front doors". 0 held, 1 violated, 2 wrong usage, 3 no Postgres or another
-infrastructure failure, 4 unknown, which a crash of the command itself counts as. A Ctrl-C that a command does
-not handle itself ends with 130, as a shell expects.
+Exit status: architecture.md, "Front doors". 0 held, 1 violated, 2 wrong usage, 3 no Postgres or another infrastructure
+failure, 4 unknown, which a crash of the command itself counts as. A Ctrl-C that a command does not handle itself ends
+with 130, as a shell expects.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ INTERRUPTED = 130
 UNKNOWN = 4
 
 
-class FrontDoor(click.Group):
-    """A group whose commands may raise `HarnessError`: printed as `error: <sentence>`, exit status as it
-    says."""
+class Door(click.Command):
+    """A command that may raise `HarnessError`: printed as `error: <sentence>`, exit status as it says."""
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
@@ -40,3 +38,7 @@ class FrontDoor(click.Group):
             # A bug of ours. Python's own status would be 1, which says that an invariant was violated.
             traceback.print_exc()
             ctx.exit(UNKNOWN)
+
+
+class FrontDoor(Door, click.Group):
+    """A group of such commands."""

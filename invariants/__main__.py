@@ -11,14 +11,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from engine.errors import HarnessError
+from engine.front_door import FrontDoor
 from invariants.folder import judge_folder
 from invariants.mutants import REGISTRY
 from invariants.picker import PICKER_RULES
 from invariants.render import print_report, print_verdict
 
 
-@click.group()
+@click.group(cls=FrontDoor)
 def main() -> None:
     """What must never happen, and the mutants that prove that each rule can fail."""
 
@@ -28,11 +28,7 @@ def main() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, and nothing else.")
 def check(run: Path, as_json: bool) -> None:
     """Judge the recorded run in folder RUN again. Exit status: 0 held, 1 violated, 4 unknown."""
-    try:
-        report = judge_folder(run)
-    except HarnessError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+    report = judge_folder(run)
     if as_json:
         ledger = {"transactions": report.transactions, "changes": report.changes}
         verdict = {"verdict": report.verdict, "invariants": report.invariants(), "ledger": ledger}

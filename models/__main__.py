@@ -16,15 +16,15 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from rich.console import Console
 from rich.table import Table
 
-from engine.errors import HarnessError
+from engine.errors import InfrastructureError
+from engine.front_door import Door
 from engine.postgres import Server, Stopped, fresh_database, provision, signals_stop
 from models.fuzz import MACHINES, PROFILES, Finding, Verdict, fuzz
 
 EXIT_CODES: dict[Verdict, int] = {"held": 0, "violated": 1, "unknown": 4}
-NO_SERVER = 3
 
 
-@click.command()
+@click.command(cls=Door)
 @click.option("--profile", type=click.Choice(sorted(PROFILES)), default="ci", show_default=True)
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True, max=7 * 86_400), help="Default: the profile's."
@@ -61,13 +61,9 @@ def main(
         ):
             set_hypothesis_home_dir(home)
             findings = _findings(server, chosen, profile, budget / len(chosen), seed)
-            postgres = {"version": server.version_text, "source": pg}
-    except HarnessError as error:
-        click.echo(f"error: {error}", err=True)
-        context.exit(error.exit_code)
+            postgres = {"version": server.version_text, "source": server.source}
     except psycopg.OperationalError as error:
-        click.echo(f"error: the server failed: {error}", err=True)
-        context.exit(NO_SERVER)
+        raise InfrastructureError(f"the server failed: {type(error).__name__}") from error
     except (Stopped, KeyboardInterrupt):
         click.echo("unknown: interrupted", err=True)
         context.exit(EXIT_CODES["unknown"])
