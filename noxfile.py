@@ -267,11 +267,15 @@ for _name, (_module, _does) in FRONT_DOORS.items():
     front_door(_name, _module, _does)
 
 
+# Each worker has a server of its own. Benchmarks are told to run once, as tests; -n 0 --benchmark-enable measures.
+PYTEST = ("-n", "logical", "--maxprocesses", "4", "--dist", "worksteal", "--benchmark-disable")
+
+
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Test the harness itself; arguments go to pytest."""
     with environment(session, "dev") as env:
-        if status := run(session, env, "python", "-m", "pytest", *session.posargs):
+        if status := run(session, env, "python", "-m", "pytest", *PYTEST, *session.posargs):
             fail(session, 1, f"pytest ended with exit status {status}")
 
 
