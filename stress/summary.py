@@ -28,7 +28,7 @@ def print_summary(judged: Judged) -> None:
         f"{verdict.throughput[key]:,.0f} {word}/s" for key, word in RATES.items() if key in verdict.throughput
     ]
     console.print(", ".join(rates), soft_wrap=True)
-    if (reached := verdict.ledger["transactions"]) < EXPECTED_TRANSACTIONS_PER_S * verdict.seconds:
+    if 0 < (reached := verdict.ledger["transactions"]) < EXPECTED_TRANSACTIONS_PER_S * verdict.seconds:
         console.print(f"This machine allowed {reached:,} transactions in {verdict.seconds:.0f} s.")
     print_report(console, judged.report)
     print_verdict(console, verdict.verdict, verdict.reason)
