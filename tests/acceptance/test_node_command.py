@@ -1,4 +1,4 @@
-"""`python -m engine node` runs machines of the user's own until it is told to stop, and says what is wrong otherwise."""
+"""`python -m engine node` runs machines of the user's own until it is told to stop, and says what is wrong."""
 
 from __future__ import annotations
 
