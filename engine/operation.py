@@ -70,45 +70,49 @@ def call(statement: Statement, *arguments: Argument) -> Call:
 
 def perform(connection: psycopg.Connection[Any], operation: Operation[T]) -> T:
     """Run an operation to its end on a connection in autocommit mode. Raises what the operation does not handle."""
+    # A transaction that the caller has open is the caller's to end.
+    outer = _in_transaction(connection)
     try:
         pending = next(operation)
         while True:
             try:
                 answer = _send(connection, pending)
             except psycopg.Error as error:
-                if _in_transaction(connection):
+                if not outer and _in_transaction(connection):
                     connection.execute(_ROLLBACK)
                 pending = operation.throw(error)
             else:
                 pending = operation.send(answer)
     except StopIteration as stop:
-        assert not _in_transaction(connection), "the operation ended inside of a transaction"
+        assert outer or not _in_transaction(connection), "the operation ended inside of a transaction"
         result: T = stop.value
         return result
     finally:
-        if _in_transaction(connection):
+        if not outer and _in_transaction(connection):
             connection.execute(_ROLLBACK)
 
 
 async def perform_async(connection: psycopg.AsyncConnection[Any], operation: Operation[T]) -> T:
     """The asynchronous twin of `perform`."""
+    # A transaction that the caller has open is the caller's to end.
+    outer = _in_transaction(connection)
     try:
         pending = next(operation)
         while True:
             try:
                 answer = await _send_async(connection, pending)
             except psycopg.Error as error:
-                if _in_transaction(connection):
+                if not outer and _in_transaction(connection):
                     await connection.execute(_ROLLBACK)
                 pending = operation.throw(error)
             else:
                 pending = operation.send(answer)
     except StopIteration as stop:
-        assert not _in_transaction(connection), "the operation ended inside of a transaction"
+        assert outer or not _in_transaction(connection), "the operation ended inside of a transaction"
         result: T = stop.value
         return result
     finally:
-        if _in_transaction(connection):
+        if not outer and _in_transaction(connection):
             await connection.execute(_ROLLBACK)
 
 
