@@ -140,9 +140,16 @@ class Flusher:
             await self._settle(spawning[middle:])
         else:
             self._observer.count("set_aside")
+            [(_, settled)] = spawning
+
+            def ended(task: asyncio.Task[None]) -> None:
+                self._aside.discard(task)
+                if not task.cancelled() and (error := task.exception()) and not settled.done():
+                    settled.set_exception(error)
+
             task = asyncio.create_task(self._try_again(spawning))
             self._aside.add(task)
-            task.add_done_callback(self._aside.discard)
+            task.add_done_callback(ended)
 
     async def _try_again(self, alone: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
         try:

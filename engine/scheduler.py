@@ -342,6 +342,11 @@ class Scheduler:
                 commit = await self._execute(lease)
                 sent = time.monotonic()
                 settled = await self._flusher.submit(commit)
+                if commit.kind == "continue" and settled == "stale":
+                    # Another has the row, or it is here and further than we were told: a first sending committed and
+                    # its answer was lost. Then it goes back at once, instead of when its lease has run out.
+                    await self._give_back([lease])
+                    return
                 if settled != "committed" or commit.kind != "continue":
                     if settled == "committed" and lease.slot is not None:
                         # Credited by now; whom it was denied may be waiting for the next poll.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import psycopg
 import pytest
 
 from engine.machine import Await, Done, Machine, Next, Outcome, Retry, ScheduleChildren, Step, Stop
-from engine.operation import perform
-from engine.picker import Job
+from engine.operation import Operation, perform
+from engine.picker import Commit, Ended, Job, Picker
 from tests.fixtures.node import Jobs, Notes, running_node
 
 LIVE = "SELECT count(*) FROM gen_durable WHERE status NOT IN ('done', 'failed')"
@@ -331,6 +332,30 @@ def test_a_continuation_that_the_server_refuses_ends_its_instance_and_runs_nothi
     jobs.connection.execute("ALTER TABLE gen_durable ADD CHECK (step <> 'refused')")
     run_all(jobs, Job(fsm="chain", step="refuse"))
     assert ends(jobs) == [("failed", "the server refused the outcome: CheckViolation")]
+
+
+class Forgetful(Picker):
+    """Every third flush commits, and its answer is lost."""
+
+    flushes = 0
+
+    def flush(self, commits: Sequence[Commit]) -> Operation[Ended]:
+        ended = yield from super().flush(commits)
+        Forgetful.flushes += 1
+        if Forgetful.flushes % 3 == 0:
+            raise psycopg.OperationalError("the answer is lost")
+        return ended
+
+
+def test_a_continuation_whose_answer_was_lost_goes_on_by_another_claim_at_once(jobs: Jobs) -> None:
+    # There is no reaper: a row that waited for its lease would wait for ever.
+    Forgetful.flushes = 0
+    job = Job(fsm="chain", step="go", state={"left": 10})
+    notes = run_all(jobs, job, picker=Forgetful(), reaper=False, lease_ttl_ms=60_000.0)
+    assert ends(jobs) == [("done", [0, None])]
+    assert notes.counts["stale"] >= 3
+    steps = [value["id"] for value in notes.sent("step")]
+    assert len(steps) == 11
 
 
 def test_a_chain_ends_where_a_node_stops_and_another_goes_on(jobs: Jobs) -> None:
