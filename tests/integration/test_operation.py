@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from engine.operation import Begin, Commit, Operation, call, perform, perform_async
+from engine.sessions import Sessions
 from engine.statements import Statement
-from tests.fixtures.node import Jobs
+from tests.fixtures.node import Jobs, Notes
 
 ADD = Statement.parse("test/add", "INSERT INTO note VALUES ($1::integer) RETURNING n")
 ALL = Statement.parse("test/all", "SELECT n FROM note WHERE n >= $1::integer ORDER BY n")
@@ -113,3 +114,34 @@ def test_a_transaction_is_read_committed_whatever_the_default_is(do: Do, jobs: J
         return rows
 
     assert do(operation()) == [("read committed",)]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in a tuple", "alone"])
+def test_an_operation_that_is_cancelled_while_it_waits_leaves_no_transaction_behind(
+    jobs: Jobs, together: bool
+) -> None:
+    jobs.connection.execute("CREATE TABLE note (n integer)")
+    lock = Statement.parse("test/lock", "SELECT pg_advisory_xact_lock($1::bigint)")
+
+    def waits() -> Operation[Any]:
+        if together:
+            yield (Begin(), call(ADD, 1), call(lock, 7), call(ADD, 2), Commit())
+        else:
+            yield (Begin(), call(ADD, 1))
+            yield call(lock, 7)
+            yield Commit()
+
+    def counts() -> Operation[Any]:
+        return (yield (Begin(), call(ALL, 0), Commit()))[1]
+
+    async def main() -> None:
+        async with Sessions(jobs.dsn, Notes(), size=1, name="cancelled") as sessions:
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        await sessions.run("waits", None, waits(), repr)
+                assert await sessions.run("counts", None, counts(), repr) == []
+
+    jobs.rows("SELECT pg_advisory_lock(7)")
+    asyncio.run(main())
+    assert notes(jobs) == []
