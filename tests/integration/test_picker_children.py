@@ -86,6 +86,26 @@ def test_parents_of_one_batch_share_the_statements_and_the_first_has_the_identit
     assert sorted(pending(race, hold.id)[1] for hold in holds) == [1] * 19 + [2]
 
 
+def test_a_batch_of_everything_is_eight_statements(race: Race) -> None:
+    _, [ending] = family(race, 1)
+    going, waiting, spawning = held(race, "going"), held(race, "waiting"), held(race, "spawning")
+    signal = race.do(race.picker.signal(going.id, "go")).signal or 0
+    commits = [
+        outcome(ending, "done"),
+        outcome(going, "next", consumed=(signal,)),
+        outcome(waiting, "await", awaits=("go",)),
+        outcome(spawning, "childs", children=(job(queue="x"),)),
+    ]
+    calls: list[str] = []
+    ended = race.do(counted(race.picker.flush(commits), calls))
+    assert len(ended.holds) == 4
+    assert [call.removeprefix("picker/") for call in calls] == [
+        "flush_patience", "flush_lock", "flush_children", "flush",
+        "flush_drop", "flush_consume", "flush_join", "flush_recheck",
+    ]  # fmt: skip
+    assert ended.woken == ("x", "default")
+
+
 def test_siblings_that_end_in_one_batch_change_their_parent_once(race: Race) -> None:
     parent, children = family(race, 5)
     race.rows("CREATE TABLE changes (id bigint)")
