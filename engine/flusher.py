@@ -2,23 +2,25 @@
 
 A worker submits its outcome and waits until it is settled. A flush starts when `max_batch` outcomes wait, or
 `max_delay_ms` after the first; while one flush runs, the next batch grows. One bad outcome harms no other: a batch that
-the server refuses is halved until the culprit stands alone, and that one becomes a failure of its own step.
+the server refuses is halved until the culprit stands alone, and that one becomes a failure of its own step. One that
+has to wait, because a child's identity stands in a stranger's open transaction, is set aside and tried again by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import psycopg
 
+from engine.limits import Limiter, Slot
 from engine.observer import Observer
 from engine.picker import Commit, Ended, Hold, Picker
 from engine.sessions import OutcomeUnknown, Sessions, Unavailable
 
-Settled = Literal["committed", "stale", "abandoned"]
+# `refused`: what committed is a failure, in the place of an outcome that the server would not take.
+Settled = Literal["committed", "stale", "abandoned", "refused"]
 
 RETRY_PAUSE_S = 0.1
 
@@ -30,7 +32,11 @@ def is_about_the_value(error: psycopg.OperationalError) -> bool:
 
 
 class Flusher:
-    """One serial line of flushes. `give_up_ms`: how long a batch is retried while no server can be reached."""
+    """One serial line of flushes. `give_up_ms`: how long a batch is retried while no server can be reached.
+
+    After a commit, once for the batch: freed gate slots are credited, `woken` is told each queue that has new work, and
+    only then the workers go on. Who dies in between leaks a slot to the reconciler; none is given twice.
+    """
 
     def __init__(
         self,
@@ -42,6 +48,8 @@ class Flusher:
         max_delay_ms: float,
         give_up_ms: float,
         committed: Callable[[Commit], None],
+        woken: Callable[[str], None] | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
         self._sessions = sessions
         self._picker = picker
@@ -50,9 +58,14 @@ class Flusher:
         self._max_delay_s = max_delay_ms / 1000
         self._give_up_s = give_up_ms / 1000
         self._committed = committed
+        self._woken = woken
+        self._limiter = limiter
         self._waiting: list[tuple[Commit, asyncio.Future[Settled]]] = []
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
+        self._aside: set[asyncio.Task[None]] = set()
+        # One session at a time for all that are set aside: the pool is for those who go on.
+        self._one_aside = asyncio.Semaphore(1)
 
     async def submit(self, commit: Commit) -> Settled:
         """Wait until the outcome is settled: committed, stale, or abandoned to the reaper."""
@@ -65,6 +78,13 @@ class Flusher:
 
     async def run(self) -> None:
         """Flush until cancelled."""
+        try:
+            await self._run()
+        finally:
+            for task in self._aside:
+                task.cancel()
+
+    async def _run(self) -> None:
         while True:
             await self._arrived.wait()
             if len(self._waiting) < self._max_batch and self._max_delay_s > 0:
@@ -82,13 +102,24 @@ class Flusher:
     async def _settle(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
         try:
             ended = await self._send([commit for commit, _ in batch])
+        except psycopg.errors.LockNotAvailable:
+            await self._set_aside(batch)
+            return
         except psycopg.Error as error:
             await self._divide(batch, error)
             return
         except TimeoutError:
             self._finish(batch, "abandoned")
             return
+        await self._conclude(batch, ended)
+
+    async def _conclude(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], ended: Ended) -> None:
         committed = set(ended.holds)
+        if ended.freed:
+            await self.credit(ended.freed)
+        if self._woken is not None:
+            for queue in ended.woken:
+                self._woken(queue)
         for commit, settled in batch:
             won = Hold(commit.id, commit.claim) in committed
             if won:
@@ -98,11 +129,53 @@ class Flusher:
             if not settled.done():
                 settled.set_result("committed" if won else "stale")
 
+    async def _set_aside(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
+        """Settle what does not spawn, and find out which of the rest have to wait."""
+        spawning = [entry for entry in batch if entry[0].children]
+        if len(spawning) < len(batch):
+            await self._settle([entry for entry in batch if not entry[0].children])
+        if len(spawning) > 1:
+            middle = len(spawning) // 2
+            await self._settle(spawning[:middle])
+            await self._settle(spawning[middle:])
+        else:
+            self._observer.count("set_aside")
+            [(_, settled)] = spawning
+
+            def ended(task: asyncio.Task[None]) -> None:
+                self._aside.discard(task)
+                if not task.cancelled() and (error := task.exception()) and not settled.done():
+                    settled.set_exception(error)
+
+            task = asyncio.create_task(self._try_again(spawning))
+            self._aside.add(task)
+            task.add_done_callback(ended)
+
+    async def _try_again(self, alone: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
+        try:
+            async with asyncio.timeout(self._give_up_s):
+                ended = await self._send_alone([commit for commit, _ in alone])
+        except TimeoutError:
+            self._finish(alone, "abandoned")
+        except psycopg.Error as error:
+            await self._divide(alone, error)
+        else:
+            await self._conclude(alone, ended)
+
+    async def _send_alone(self, commits: list[Commit]) -> Ended:
+        while True:
+            async with self._one_aside:
+                try:
+                    return await self._send(commits)
+                except psycopg.errors.LockNotAvailable:
+                    self._observer.count("contended")
+            await asyncio.sleep(RETRY_PAUSE_S)
+
     async def _send(self, commits: list[Commit]) -> Ended:
         """Flush once, or again for as long as the connection or the moment is at fault, not the batch.
 
         Sending again after an unknown outcome is safe: what the first transaction committed no longer executes under
-        its claim, so the second finds it stale.
+        its claim and turn, so the second finds it stale.
         """
         async with asyncio.timeout(self._give_up_s):
             while True:
@@ -119,7 +192,8 @@ class Flusher:
                 except (OutcomeUnknown, Unavailable):
                     self._observer.count("reconnect")
                 except psycopg.OperationalError as error:
-                    if is_about_the_value(error):
+                    waited = isinstance(error, psycopg.errors.LockNotAvailable)
+                    if is_about_the_value(error) or (waited and any(commit.children for commit in commits)):
                         raise
                     self._observer.count("contended")
                 await asyncio.sleep(RETRY_PAUSE_S)
@@ -136,11 +210,28 @@ class Flusher:
         self._observer.count("refused")
         if commit.kind == "stop":
             self._finish(batch, "abandoned")
-        else:
-            refusal = f"the server refused the outcome: {type(error).__name__}"
-            await self._settle(
-                [(replace(commit, kind="stop", step=None, state=None, result=None, error=refusal), settled)]
+            return
+        refusal = f"the server refused the outcome: {type(error).__name__}"
+        stop = Commit(id=commit.id, claim=commit.claim, turn=commit.turn, kind="stop", error=refusal)
+        replaced: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        await self._settle([(stop, replaced)])
+        if not settled.done():
+            settled.set_result("refused" if replaced.result() == "committed" else replaced.result())
+
+    async def credit(self, slots: Sequence[Slot]) -> None:
+        """Give gate slots back, after the commit that freed them."""
+        if self._limiter is None:
+            return
+        try:
+            await self._sessions.run(
+                "credit",
+                {"slots": [[slot.key, slot.shard] for slot in slots]},
+                self._limiter.credit(slots),
+                lambda _: {},
             )
+        except (OutcomeUnknown, Unavailable, psycopg.Error):
+            # Sent again it might be given twice; the reconciler counts what executes.
+            self._observer.count("credit_failed", len(slots))
 
     def _finish(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], verdict: Settled) -> None:
         for _, settled in batch:
