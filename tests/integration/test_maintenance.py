@@ -346,7 +346,7 @@ def test_two_collectors_share_the_work(race: Race) -> None:
 DOCUMENTED_DELETE = """
 DELETE FROM gen_durable WHERE id = ANY ($1::bigint[]) RETURNING id, pg_current_xact_id()::text
 """
-# Waits before the row that the session names, with the row before it deleted already.
+# Waits with the lock on the row that the session names, before that is deleted.
 DELETE_GATE = """
 CREATE FUNCTION gate_before_delete() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -376,7 +376,7 @@ def test_two_collectors_with_one_page_and_two_plans_end_without_a_deadlock(
     race.rows(DELETE_GATE)
     race.session("ids", IN_ID_ORDER)
     race.session("table", IN_TABLE_ORDER)
-    gate = race.gate_at_row("ids", second)
+    gate = race.gate_at_row("ids", first)
 
     by_id = race.begin("ids", sweeps.collect(retention_ms=DAY_MS, limit=9))
     if documented:
