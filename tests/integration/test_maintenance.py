@@ -334,6 +334,9 @@ def test_gc_passes_over_a_row_that_somebody_shares(race: Race) -> None:
         assert race.do(collect()).ids == (free,)
 
 
+DOCUMENTED_DELETE = """
+DELETE FROM gen_durable WHERE id = ANY ($1::bigint[]) RETURNING id, pg_current_xact_id()::text
+"""
 # Waits with the lock on the row that the session names, before that is deleted.
 DELETE_GATE = """
 CREATE FUNCTION gate_before_delete() RETURNS trigger LANGUAGE plpgsql AS $$
