@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from engine.maintenance import Collected, Maintenance, Place
-from engine.operation import Operation, T
+from engine.operation import Operation, Row, T, call
 from engine.picker import Commit, Ended, Hold, Job
 from engine.statements import Catalogue
 from engine.values import UnstorableValue
@@ -248,6 +248,20 @@ def test_gc_takes_a_tree_from_its_leaves(race: Race) -> None:
     grandchild = terminal(race, days_ago=4, parent=child)
 
     assert [race.do(collect()).ids for _ in range(4)] == [(grandchild,), (child,), (root,), ()]
+
+
+def test_gc_asks_for_no_row_with_children_and_would_not_get_it(race: Race) -> None:
+    # A child that ended after its parent; the foreign key would have to change it, and to wait for its lock.
+    root = terminal(race, days_ago=2)
+    terminal(race, days_ago=0.5, parent=root)
+
+    assert count_calls(race, collect()) == 1
+
+    def delete() -> Operation[list[Row]]:
+        rows: list[Row] = yield call(Catalogue.load()["maintenance/gc_delete"], [root])
+        return rows
+
+    assert race.do(delete()) == []
 
 
 def test_gc_goes_on_behind_the_place_of_its_last_page(race: Race) -> None:
