@@ -33,7 +33,11 @@ DSN_VARIABLE = "PGREFEREE_DSN"
     "--queue", "queues", multiple=True, metavar="NAME[:CONCURRENCY]", help="A queue to serve; repeatable."
 )
 @click.option("--instance", default="pgreferee", show_default=True, help="Name of the application.")
-@click.option("--name", default=None, help="Name of this node; by default host and process.")
+@click.option(
+    "--name",
+    default=None,
+    help="Name of this node, by default host and process. One kept over restarts gets its claims back at once.",
+)
 @click.option(
     "--lease-ms", default=30_000.0, show_default=True, help="How long a claim lives without a heartbeat."
 )
