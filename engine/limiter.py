@@ -328,7 +328,7 @@ def _check_integer(what: str, value: object, most: int) -> None:
 def _check_number(what: str, value: object, between: tuple[float, float]) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise InvalidLimit(f"{what} must be a number, not {value!r:.40}")
-    if not isfinite(value):
+    if isinstance(value, float) and not isfinite(value):
         raise InvalidLimit(f"{what} must be finite, not {value}")
     if not between[0] <= value <= between[1]:
         raise InvalidLimit(f"{what} must be within {between[0]} and {between[1]}, not {value!r:.40}")
