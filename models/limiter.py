@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -148,3 +148,9 @@ class Owed:
 def slots_at_rest(gate: Gate, executing: int) -> int:
     """What must be free once every gate has been counted."""
     return max(0, gate.capacity - executing)
+
+
+def debts(gate: Gate, executing: Mapping[int | None, int]) -> list[float]:
+    """By shard, how many of its next credits are kept: the rows too many may all end on that one, or elsewhere."""
+    too_many = max(0, sum(executing.values()) - gate.capacity)
+    return [float(min(executing.get(shard, 0), too_many)) for shard in range(gate.shards)]

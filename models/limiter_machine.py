@@ -9,6 +9,7 @@ alone at the head of the queue is admitted in time.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -70,8 +71,8 @@ weights = st.one_of(
 )
 
 demands = st.tuples(
-    st.sampled_from((None, None, *GATE_KEYS)),
-    st.sampled_from((None, *RATE_KEYS, *RATE_KEYS, UNKNOWN_RATE)),
+    st.sampled_from((None, None, *GATE_KEYS[:1] * 4, *GATE_KEYS[1:])),
+    st.sampled_from((*[None] * 4, *RATE_KEYS, *RATE_KEYS, UNKNOWN_RATE)),
     weights,
     st.sampled_from((0, 0, 1, -1)),
 )
@@ -137,6 +138,13 @@ class LimiterMachine(RuleBasedStateMachine):
         kept = list(self.limiter.limits)
         kept[which] = limits[which]
         self._configure(tuple(kept))
+
+    @some_slot
+    @rule(planner=planners, gate=gates("g"))
+    def resize(self, planner: str, gate: Gate) -> None:
+        """Another capacity, counted at once: what executes then may be more than it allows."""
+        self._configure((gate, *self.limiter.limits[1:]))
+        self._reconcile(planner, 1_000, 60_000.0)
 
     def _configure(self, limits: tuple[Limit, ...]) -> None:
         with self._step(f"configure({limits})"):
@@ -347,6 +355,9 @@ class LimiterMachine(RuleBasedStateMachine):
 
     @rule(planner=planners, limit=st.sampled_from((1, 2, 1_000)), idle_ms=st.sampled_from((-1.0, 60_000.0)))
     def reconcile(self, planner: str, limit: int, idle_ms: float) -> None:
+        self._reconcile(planner, limit, idle_ms)
+
+    def _reconcile(self, planner: str, limit: int, idle_ms: float) -> None:
         with self._step(f"reconcile({planner}, {limit}, {idle_ms})"):
             self.sessions.perform(planner, self.limiter.reconcile(limit, idle_ms))
             stored = self._stored_gates()
@@ -367,6 +378,8 @@ class LimiterMachine(RuleBasedStateMachine):
                 _same(f"capacity of {key}", parts, [shard[0] for shard in shards.values()])
                 free = sum(shard[1] for shard in shards.values())
                 _same(f"free slots of {key}", model.slots_at_rest(gate, executing), int(free))
+                debts = [shard[2] for shard in shards.values()]
+                _same(f"debt of {key}", model.debts(gate, self._executing_by_shard(key)), debts)
                 self.gates[key] = shards
 
     @rule(planner=planners, limit=st.sampled_from((1, 1_000)))
@@ -463,6 +476,10 @@ class LimiterMachine(RuleBasedStateMachine):
 
     def _executing(self, key: str) -> int:
         return sum(row.concurrency_key == key for row in self.running.values())
+
+    def _executing_by_shard(self, key: str) -> Counter[int | None]:
+        rows = self.running.values()
+        return Counter(row.concurrency_shard for row in rows if row.concurrency_key == key)
 
     def _stored_gates(self) -> dict[str, dict[int, tuple[float, float, float]]]:
         gates: dict[str, dict[int, tuple[float, float, float]]] = {}

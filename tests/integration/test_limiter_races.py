@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from engine.limiter import Gate, Limit, PostgresLimiter, RateLimit, Reconciled, Swept
@@ -170,6 +171,29 @@ def test_a_free_shard_that_covers_for_another_is_not_credited_away(
     limited.pick()
 
     assert limited.executing() == executing
+
+
+@pytest.mark.parametrize("variant", [None, "credit-without-cap"])
+def test_more_credits_than_a_shard_holds_are_cut_and_found_by_the_next_count(
+    race: Race, variant: str | None
+) -> None:
+    limited = Limited(race, [Gate("g", 4, 2)])
+    limited.insert(*["g"] * 4)
+    rows = limited.pick()
+    limited.credit(limited.finish(*rows[2:]), *rows[2:])  # the two on shard 0 stay
+    limited = Limited(race, [Gate("g", 2, 2)], variant)
+    limited.reconcile()
+    xid = limited.finish(*rows[:2])
+    if variant is not None:
+        with pytest.raises(psycopg.errors.CheckViolation):
+            limited.credit(xid, *rows[:2])
+        return
+
+    limited.credit(xid, *rows[:2])
+
+    assert limited.levels("g") == [1.0, 0.0]
+    limited.reconcile()
+    assert limited.levels("g") == [1.0, 1.0]
 
 
 def test_a_slot_freed_while_a_count_runs_is_credited(race: Race) -> None:
@@ -609,3 +633,39 @@ def test_rows_without_a_limit_are_admitted_without_a_statement() -> None:
     with pytest.raises(StopIteration) as ended:
         next(PostgresLimiter().admit([row]))
     assert ended.value.value == Admission((row,), ())
+
+
+@pytest.mark.parametrize(("variant", "admitted"), [(None, 1), ("full-is-a-sum", 0)])
+def test_a_weight_of_the_whole_burst_starts_whatever_its_parts_add_up_to(
+    race: Race, variant: str | None, admitted: int
+) -> None:
+    limited = Limited(race, [RateLimit("r", 1.0, 3.3, 6)], variant)
+    limited.insert("a", rate_limit="r", weight=3.3)
+    assert len(limited.pick()) == 1 or variant  # cold
+    race.rows("UPDATE gen_durable_buckets SET last_refill = last_refill - interval '1 day'")
+    limited.insert("b", rate_limit="r", weight=3.3)
+
+    assert len(limited.pick()) == admitted
+
+
+@pytest.mark.parametrize("variant", [None, "counts-back-in-races"])
+def test_a_refill_that_another_has_counted_is_not_counted_again_by_an_older_admission(
+    race: Race, variant: str | None
+) -> None:
+    limited = Limited(race, [RateLimit("r", 1e-8, 8)], variant)
+    limited.insert("a", rate_limit="r")
+    limited.pick()
+    limited.insert("b", rate_limit="r")
+    old = limited.claim()
+    limited.insert("c", rate_limit="r")
+    new = limited.claim()
+    limited.lock(PAUSE)
+    waiting = race.begin("old", limited.paused().admit(old))
+    limited.admit(new)
+    counted_to = race.rows("SELECT last_refill FROM gen_durable_buckets")
+    race.open_gate(PAUSE)
+    assert len(waiting.result(TIMEOUT_S).admitted) == 1
+
+    kept = race.rows("SELECT last_refill FROM gen_durable_buckets") == counted_to
+
+    assert kept == (variant is None)
