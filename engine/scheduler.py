@@ -226,9 +226,24 @@ class Scheduler:
             if (row := drawn.get(lease.hold)) is not None:
                 self._stamp(lease, row.concurrency_shard)
         denied = [lease for lease in limited if lease.hold not in drawn]
-        await self._give_back(denied)
         gone = {lease.hold for lease in denied}
+        refused = {} if admission is None else {Hold(r.row.id, r.row.claim): r.reason for r in admission.refused}
+        for lease in denied:
+            if (reason := refused.get(lease.hold)) is not None:
+                self._begin(self._put_off(lease, reason))
+        await self._give_back([lease for lease in denied if lease.hold not in refused])
         return [lease for lease in leases if lease.hold not in gone]
+
+    async def _put_off(self, lease: _Lease, reason: str) -> None:
+        """End a claim that no wait would let start: a retry, long enough for somebody to read why and mend it."""
+        self._observer.count("unlimitable")
+        retry = replace(
+            to_commit(lease.hold, Retry(REFUSAL_DELAY_MS, reason)), turn=lease.claimed.turn
+        )
+        try:
+            await self._flusher.submit(retry)
+        finally:
+            self._forget(lease)
 
     def _is_limited(self, row: Claimed) -> bool:
         return self._limiter is not None and (
@@ -311,8 +326,9 @@ class Scheduler:
             self._observer.count("release_failed", len(holds))
             return
         released = set(ended.holds)
-        if slots := [lease.slot for lease in leases if lease.slot is not None and lease.hold in released]:
-            await self._flusher.credit(slots)
+        slots = [lease.slot for lease in leases if lease.slot is not None and lease.hold in released]
+        if slots and ended.xid is not None:
+            await self._flusher.credit(slots, ended.xid)
 
     def _start_steps(self) -> None:
         while self._buffer and len(self._running) < self._queue.concurrency:
@@ -321,9 +337,12 @@ class Scheduler:
                 self._observer.count("lapsed")
                 self._forget(lease)
                 continue
-            task = asyncio.create_task(self._work(lease))
-            self._running.add(task)
-            task.add_done_callback(self._worked)
+            self._begin(self._work(lease))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._worked)
 
     def _worked(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -372,7 +391,7 @@ class Scheduler:
             state=before.state if commit.state is None else commit.state,
             attempt=0,
             concurrency_key=key,
-            concurrency_shard=(0 if commit.gated else None) if rekeyed else before.concurrency_shard,
+            concurrency_shard=(PROVISIONAL_SHARD if commit.gated else None) if rekeyed else before.concurrency_shard,
             rate_limit=commit.rate_limit,
             weight=commit.weight,
             awaits=None,

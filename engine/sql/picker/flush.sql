@@ -100,7 +100,7 @@ SET
     concurrency_shard = CASE
         WHEN o.kind <> 'continue' THEN NULL
         WHEN NOT o.rekeyed THEN g.concurrency_shard
-        WHEN o.gated THEN 0
+        WHEN o.gated THEN -1
     END,
     awaits = CASE o.kind
         WHEN 'await' THEN o.awaits::text[]
@@ -121,6 +121,6 @@ RETURNING
     g.id,
     o.claim,
     pg_current_xact_id()::text,
-    CASE WHEN o.held_shard IS NOT NULL AND (o.kind <> 'continue' OR o.rekeyed) THEN o.held_key END,
+    CASE WHEN o.held_shard >= 0 AND (o.kind <> 'continue' OR o.rekeyed) THEN o.held_key END,
     o.held_shard,
     CASE WHEN o.kind IN ('done', 'stop') THEN g.parent_id END

@@ -30,5 +30,5 @@ RETURNING
     g.id,
     h.claim,
     pg_current_xact_id()::text,
-    CASE WHEN h.concurrency_shard IS NOT NULL THEN h.concurrency_key END,
+    CASE WHEN h.concurrency_shard >= 0 THEN h.concurrency_key END,
     h.concurrency_shard

@@ -1,0 +1,60 @@
+"""The limiter's machine finds broken forms within its budget, and holds the sound engine under the same one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
+
+from engine.statements import Catalogue
+from models.fuzz import Finding, Profile, fuzz
+from tests.integration.broken_limiter import broken
+
+# Rounds are the budget, for they are the same on every machine; the seconds end only what hangs.
+ROUNDS = 8
+BUDGET_S = 110
+PROFILE = Profile(seconds=BUDGET_S, round_examples=50, example_steps=30)
+
+# Without a concurrent writer; what only a race brings out is in test_limiter_races.
+FOUND_ALONE = (
+    "admit-doubles-shard",
+    "burst-raised-wedges",
+    "credit-after-count",
+    "draws-in-order",
+    "lowered-capacity-forgotten",
+    "provisional-is-a-shard",
+    "refill-counts-back",
+)
+
+
+@pytest.fixture(autouse=True)
+def _hypothesis_at_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    set_hypothesis_home_dir(tmp_path_factory.mktemp("hypothesis"))
+
+
+def fuzzed(database: str, catalogue: Catalogue | None) -> Finding:
+    return fuzz(
+        "limiter",
+        database,
+        seconds=BUDGET_S,
+        seed=1,
+        profile=PROFILE,
+        catalogue=catalogue,
+        shrink_seconds=0.5,
+        rounds=ROUNDS if catalogue is not None else 1,
+    )
+
+
+@pytest.mark.parametrize("name", FOUND_ALONE)
+def test_a_broken_form_is_found(database: str, name: str) -> None:
+    finding = fuzzed(database, broken(name))
+
+    assert finding.verdict == "violated", finding
+    assert finding.evidence
+
+
+def test_the_sound_engine_holds(database: str) -> None:
+    finding = fuzzed(database, None)
+
+    assert finding.verdict == "held", finding
+    assert finding.examples > 20
+    assert finding.steps > 200
