@@ -514,7 +514,7 @@ class Picker:
 
     def release(self, holds: Sequence[Hold]) -> Operation[Ended]:
         """Give claims back: runnable at once, attempt and place in the queue kept. An identity whose scope ended with
-        the claim stays given up. `freed` holds the slots that the rows were stamped with, provisional ones too."""
+        the claim stays given up. `freed` holds the slots that the rows were stamped with."""
         if not holds:
             return Ended((), None)
         return _ended((yield call(self._sql["picker/release"], *_columns(holds))))

@@ -10,8 +10,8 @@ Rules:
    statement that granted it was sent. A node that was frozen past its leases thus drops its buffer unstarted.
 4. A pick is: claim; admit, only if some row has a configured gate or a rate limit; give back what was denied; load the
    inboxes and children of the rest. A pick that was denied something backs off like an empty one.
-5. A slot is credited only where it was surely drawn: a denied row's shard is provisional, and what an admit whose
-   answer was lost had drawn, the reconciler finds.
+5. A slot is credited where the row says that it was drawn: the statement that ends a claim tells which shard was
+   stamped, also by an admit whose answer was lost; a provisional shard is none.
 6. A machine that wants it goes on inline (picker.md §4): its next state commits first, under the same claim; only then
    the limiter is asked, for its stamp asks for no owner. Denied, the row is given back, and a pick admits it.
 """
@@ -23,15 +23,15 @@ import inspect
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 import psycopg
 
 from engine.flusher import Flusher
-from engine.limits import Admission, Limiter, Slot
+from engine.limits import PROVISIONAL_SHARD, Admission, Limiter, Slot
 from engine.machine import (
     KEEP,
     Await,
@@ -53,6 +53,8 @@ from engine.values import check_key, check_text, to_json, to_json_object
 
 # Polls of many nodes drift apart by this much either way.
 POLL_JITTER = 0.2
+# How long a row is put off whose limit nobody can meet; its error says why, and a change of configuration may help.
+REFUSAL_DELAY_MS = 60_000.0
 
 
 @dataclass(slots=True)
@@ -237,9 +239,7 @@ class Scheduler:
     async def _put_off(self, lease: _Lease, reason: str) -> None:
         """End a claim that no wait would let start: a retry, long enough for somebody to read why and mend it."""
         self._observer.count("unlimitable")
-        retry = replace(
-            to_commit(lease.hold, Retry(REFUSAL_DELAY_MS, reason)), turn=lease.claimed.turn
-        )
+        retry = to_commit(lease.hold, Retry(REFUSAL_DELAY_MS, reason), turn=lease.claimed.turn)
         try:
             await self._flusher.submit(retry)
         finally:
@@ -325,10 +325,8 @@ class Scheduler:
         except (OutcomeUnknown, Unavailable, psycopg.Error):
             self._observer.count("release_failed", len(holds))
             return
-        released = set(ended.holds)
-        slots = [lease.slot for lease in leases if lease.slot is not None and lease.hold in released]
-        if slots and ended.xid is not None:
-            await self._flusher.credit(slots, ended.xid)
+        if ended.freed and ended.xid is not None:
+            await self._flusher.credit(ended.freed, ended.xid)
 
     def _start_steps(self) -> None:
         while self._buffer and len(self._running) < self._queue.concurrency:
