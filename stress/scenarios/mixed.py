@@ -94,4 +94,5 @@ MIXED = Scenario(
     clients=12,
     pause_ms=4.0,
     max_backlog=3_000,
+    exercises=("k1-exclusion", "identity-unique"),
 )

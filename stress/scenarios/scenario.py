@@ -58,6 +58,8 @@ class Scenario:
     `next_operation(random, window)` is one client's next act; `window` counts quarter seconds and is the same for all
     clients at one time, so that clients of one moment can pick from the same identities. `clients` is the number of
     Locust users, `pause_ms` the mean of their pauses, `max_backlog` the number of runnable rows above which they wait.
+    `exercises` names the invariants that the load makes something subject to, beyond those of every run: one that
+    nothing was subject to makes the run unknown.
     """
 
     name: str
@@ -68,3 +70,4 @@ class Scenario:
     clients: int
     pause_ms: float
     max_backlog: int
+    exercises: tuple[str, ...] = ()
