@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import psycopg
 
+from engine.limits import Limiter, Slot
 from engine.observer import Observer
 from engine.picker import Commit, Ended, Hold, Picker
 from engine.sessions import OutcomeUnknown, Sessions, Unavailable
 
-Settled = Literal["committed", "stale", "abandoned"]
+# `refused`: what committed is a failure, in the place of an outcome that the server would not take.
+Settled = Literal["committed", "stale", "abandoned", "refused"]
 
 RETRY_PAUSE_S = 0.1
 
@@ -30,7 +31,11 @@ def is_about_the_value(error: psycopg.OperationalError) -> bool:
 
 
 class Flusher:
-    """One serial line of flushes. `give_up_ms`: how long a batch is retried while no server can be reached."""
+    """One serial line of flushes. `give_up_ms`: how long a batch is retried while no server can be reached.
+
+    After a commit, once for the batch: freed gate slots are credited, `woken` is told each queue that has new work, and
+    only then the workers go on. Who dies in between leaks a slot to the reconciler; none is given twice.
+    """
 
     def __init__(
         self,
@@ -42,6 +47,8 @@ class Flusher:
         max_delay_ms: float,
         give_up_ms: float,
         committed: Callable[[Commit], None],
+        woken: Callable[[str], None] | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
         self._sessions = sessions
         self._picker = picker
@@ -50,6 +57,8 @@ class Flusher:
         self._max_delay_s = max_delay_ms / 1000
         self._give_up_s = give_up_ms / 1000
         self._committed = committed
+        self._woken = woken
+        self._limiter = limiter
         self._waiting: list[tuple[Commit, asyncio.Future[Settled]]] = []
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
@@ -89,6 +98,11 @@ class Flusher:
             self._finish(batch, "abandoned")
             return
         committed = set(ended.holds)
+        if ended.freed:
+            await self.credit(ended.freed)
+        if self._woken is not None:
+            for queue in ended.woken:
+                self._woken(queue)
         for commit, settled in batch:
             won = Hold(commit.id, commit.claim) in committed
             if won:
@@ -102,7 +116,7 @@ class Flusher:
         """Flush once, or again for as long as the connection or the moment is at fault, not the batch.
 
         Sending again after an unknown outcome is safe: what the first transaction committed no longer executes under
-        its claim, so the second finds it stale.
+        its claim and turn, so the second finds it stale.
         """
         async with asyncio.timeout(self._give_up_s):
             while True:
@@ -136,11 +150,28 @@ class Flusher:
         self._observer.count("refused")
         if commit.kind == "stop":
             self._finish(batch, "abandoned")
-        else:
-            refusal = f"the server refused the outcome: {type(error).__name__}"
-            await self._settle(
-                [(replace(commit, kind="stop", step=None, state=None, result=None, error=refusal), settled)]
+            return
+        refusal = f"the server refused the outcome: {type(error).__name__}"
+        stop = Commit(id=commit.id, claim=commit.claim, turn=commit.turn, kind="stop", error=refusal)
+        replaced: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        await self._settle([(stop, replaced)])
+        if not settled.done():
+            settled.set_result("refused" if replaced.result() == "committed" else replaced.result())
+
+    async def credit(self, slots: Sequence[Slot]) -> None:
+        """Give gate slots back, after the commit that freed them."""
+        if self._limiter is None:
+            return
+        try:
+            await self._sessions.run(
+                "credit",
+                {"slots": [[slot.key, slot.shard] for slot in slots]},
+                self._limiter.credit(slots),
+                lambda _: {},
             )
+        except (OutcomeUnknown, Unavailable, psycopg.Error):
+            # Sent again it might be given twice; the reconciler counts what executes.
+            self._observer.count("credit_failed", len(slots))
 
     def _finish(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], verdict: Settled) -> None:
         for _, settled in batch:

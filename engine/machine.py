@@ -16,24 +16,42 @@ once, and only while the claim it ran under still holds (picker.md §4).
 
 from __future__ import annotations
 
+import enum
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from engine.picker import Claimed
+from engine.picker import Claimed, Job, Status, Surroundings
 
 # An error text is for a person to read; a traceback of megabytes is not.
 MAX_ERROR_CHARACTERS = 10_000
 
 
+class Keep(enum.Enum):
+    """The type of `KEEP`."""
+
+    KEEP = "keep"
+
+
+# The concurrency key stays as it is; None would drop it.
+KEEP: Final = Keep.KEEP
+
+
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Go on to another step. `state` None keeps the state as it is."""
+    """Go on to another step. `state` None keeps the state as it is.
+
+    `rate_limit` (a limit's name, or "name:partition") and `weight` are those of the step that comes; `concurrency_key`
+    is from there on the instance's. Of the signals that this step awaited, those it was handed are consumed.
+    """
 
     step: str
     state: Mapping[str, Any] | None = None
+    rate_limit: str | None = None
+    weight: float = 1.0
+    concurrency_key: str | Keep | None = KEEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +76,64 @@ class Stop:
     error: str
 
 
-Outcome = Next | Retry | Done | Stop
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Park until a signal of one of these names arrives, or `timeout_ms` has passed, then run `step` (None: this one).
+
+    Nothing is consumed: the step that wakes is handed the whole inbox, and may park again for more. A signal that this
+    step was handed already does not wake it: look at `Step.signals` before you await. A wake by time-out hands over no
+    new signal. Without names it is a pause, and needs a time-out.
+    """
+
+    names: str | Sequence[str]
+    step: str | None = None
+    state: Mapping[str, Any] | None = None
+    timeout_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChildren:
+    """Insert these jobs as children and run `step` when all of them have ended, well or not; at once where none landed.
+
+    A job whose identity is occupied does not land. Consumes as `Next` does.
+    """
+
+    jobs: Sequence[Job]
+    step: str
+    state: Mapping[str, Any] | None = None
+
+
+Outcome = Next | Retry | Done | Stop | Await | ScheduleChildren
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A pending signal."""
+
+    id: int
+    name: str
+    payload: Any = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child of this instance, of any round, as it stood when the step was claimed."""
+
+    id: int
+    machine: str
+    status: Status
+    state: dict[str, Any] = field(hash=False)
+    result: Any = field(hash=False)
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step function is given. `attempt` is 0 the first time; `state` is the function's own copy."""
+    """What a step function is given. `attempt` is 0 the first time; `state` is the function's own copy.
+
+    `signals`: the whole inbox, oldest first. `awaits`: what the instance was parked for, if this step runs because of
+    that. `children`: all children, oldest first.
+    """
 
     instance_id: int
     machine: str
@@ -73,10 +143,20 @@ class Step:
     queue: str
     concurrency_key: str | None
     state: dict[str, Any] = field(hash=False)
+    signals: tuple[Signal, ...] = ()
+    children: tuple[Child, ...] = ()
+    awaits: tuple[str, ...] | None = None
+
+    @property
+    def awaited(self) -> tuple[Signal, ...]:
+        """The signals that the instance was parked for: what a progressing outcome consumes."""
+        names = self.awaits or ()
+        return tuple(signal for signal in self.signals if signal.name in names)
 
     @classmethod
-    def of(cls, claimed: Claimed) -> Step:
-        """The step that a claimed row stands at."""
+    def of(cls, claimed: Claimed, around: Surroundings | None = None) -> Step:
+        """The step that a claimed row stands at. Raises ValueError for JSON that Python cannot hold."""
+        around = Surroundings() if around is None else around
         return cls(
             instance_id=claimed.id,
             machine=claimed.fsm,
@@ -86,6 +166,19 @@ class Step:
             queue=claimed.queue,
             concurrency_key=claimed.concurrency_key,
             state=json.loads(claimed.state),
+            signals=tuple(Signal(each.id, each.name, json.loads(each.payload)) for each in around.signals),
+            children=tuple(
+                Child(
+                    id=each.id,
+                    machine=each.fsm,
+                    status=each.status,
+                    state=json.loads(each.state),
+                    result=None if each.result is None else json.loads(each.result),
+                    error=each.last_error,
+                )
+                for each in around.children
+            ),
+            awaits=claimed.awaits,
         )
 
 
@@ -100,11 +193,13 @@ def stop_with_error(error: Exception) -> Outcome:
 class Machine:
     """Base of machines written as classes: every public method is a step; see the module for an example.
 
-    Override `on_error` to answer a step that raised with something else than `Stop`.
+    Override `on_error` to answer a step that raised with something else than `Stop`. `inline_execution`: a `Next` that
+    has committed is followed by its step at once, under the same claim, where the concurrency key allows it.
     """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
+    inline_execution: ClassVar[bool] = False
 
     def steps(self) -> Mapping[str, StepFunction]:
         """Step functions by name."""
@@ -122,9 +217,17 @@ class Machine:
 class MappedMachine(Machine):
     """A machine made of a mapping of step functions."""
 
-    def __init__(self, name: str, steps: Mapping[str, StepFunction], version: int = 1) -> None:
+    def __init__(
+        self,
+        name: str,
+        steps: Mapping[str, StepFunction],
+        version: int = 1,
+        *,
+        inline_execution: bool = False,
+    ) -> None:
         self.name = name  # type: ignore[misc]  # per instance here, per class in a written machine
         self.version = version  # type: ignore[misc]
+        self.inline_execution = inline_execution  # type: ignore[misc]
         self._steps = dict(steps)
 
     def steps(self) -> Mapping[str, StepFunction]:
@@ -150,6 +253,11 @@ class Registry:
         """The step's function, or None where this node has no such machine, version or step."""
         found = self._machines.get((step.machine, step.version))
         return None if found is None else found[1].get(step.name)
+
+    def goes_on_inline(self, step: Step, following: str) -> bool:
+        """Whether the step's machine wants its next step at once, and this node has that step."""
+        found = self._machines.get((step.machine, step.version))
+        return found is not None and found[0].inline_execution and following in found[1]
 
     def on_error(self, step: Step, error: Exception) -> Outcome:
         """The outcome of a step that raised, by its machine's own handler."""

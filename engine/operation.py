@@ -1,38 +1,66 @@
 """Operations: what the engine does, written once, driven by two thin drivers.
 
-An operation is a generator. It yields a `Call`, is sent the rows, and returns its result; it holds the decisions (how
-often to retry a lost race, what a missing row means) and does no I/O. `perform` drives it over a synchronous
-connection, `perform_async` over an asynchronous one. A database error is raised inside the operation at its `yield`,
-so an operation handles a lost race with an ordinary `except`.
+An operation is a generator. It yields what is to be sent, is sent the rows, and returns its result; it holds the
+decisions (how often to retry a lost race, what a missing row means) and does no I/O. `perform` drives it over a
+synchronous connection, `perform_async` over an asynchronous one. A database error is raised inside the operation at its
+`yield`, so an operation handles a lost race with an ordinary `except`.
 
-Connections must be in autocommit mode, where one `Call` is one transaction, and that transaction READ COMMITTED: the
-statements rely on seeing what a lock's former holder committed. `engine.sessions.connect` opens such a session,
+What an operation may yield:
+
+1. A `Call`: one statement. Outside of a transaction it is a transaction of its own. It is answered with its rows.
+2. `Begin()` and `Commit()`: what stands between them is one transaction. They are answered with no rows.
+3. A tuple of those, sent together, in one round trip where the driver's libpq has a pipeline mode. It is answered with
+   a list, one entry per member. No member can depend on another's answer; the first that fails ends the tuple.
+
+On any error inside a transaction the driver rolls back before the operation sees the error. An operation that ends
+inside of a transaction is a mistake of its author: the driver rolls back and raises AssertionError.
+
+Connections must be in autocommit mode, and transactions READ COMMITTED: the statements rely on seeing what a lock's
+former holder committed. `Begin` says so itself; for a single statement `engine.sessions.connect` opens such a session,
 whatever the default of the server or the role is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from engine.statements import Argument, Statement
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
 
+PIPELINE = psycopg.capabilities.has_pipeline()
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One statement with its arguments, to be executed in a transaction of its own."""
+    """One statement with its arguments."""
 
     statement: Statement
     arguments: tuple[Argument, ...]
 
 
-Operation = Generator[Call, list[Row], T]
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A transaction begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The transaction is to be durable."""
+
+
+Request = Call | Begin | Commit
+# What comes back depends on what was sent: rows, or a list of rows for a tuple. A generator's type cannot say so.
+Operation = Generator[Request | tuple[Request, ...], Any, T]
+
+_BEGIN, _COMMIT, _ROLLBACK = b"BEGIN ISOLATION LEVEL READ COMMITTED", b"COMMIT", b"ROLLBACK"
 
 
 def call(statement: Statement, *arguments: Argument) -> Call:
@@ -42,39 +70,98 @@ def call(statement: Statement, *arguments: Argument) -> Call:
 
 def perform(connection: psycopg.Connection[Any], operation: Operation[T]) -> T:
     """Run an operation to its end on a connection in autocommit mode. Raises what the operation does not handle."""
-    with psycopg.RawCursor(connection) as cursor:
-        try:
-            pending = next(operation)
-            while True:
-                try:
-                    cursor.execute(*_query(pending), prepare=True)
-                    rows = cursor.fetchall()
-                except psycopg.Error as error:
-                    pending = operation.throw(error)
-                else:
-                    pending = operation.send(rows)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+    # A transaction that the caller has open is the caller's to end.
+    outer = _in_transaction(connection)
+    try:
+        pending = next(operation)
+        while True:
+            try:
+                answer = _send(connection, pending)
+            except psycopg.Error as error:
+                if not outer and _in_transaction(connection):
+                    connection.execute(_ROLLBACK)
+                pending = operation.throw(error)
+            else:
+                pending = operation.send(answer)
+    except StopIteration as stop:
+        assert outer or not _in_transaction(connection), "the operation ended inside of a transaction"
+        result: T = stop.value
+        return result
+    finally:
+        if not outer and _in_transaction(connection):
+            connection.execute(_ROLLBACK)
 
 
 async def perform_async(connection: psycopg.AsyncConnection[Any], operation: Operation[T]) -> T:
     """The asynchronous twin of `perform`."""
-    async with psycopg.AsyncRawCursor(connection) as cursor:
-        try:
-            pending = next(operation)
-            while True:
-                try:
-                    await cursor.execute(*_query(pending), prepare=True)
-                    rows = await cursor.fetchall()
-                except psycopg.Error as error:
-                    pending = operation.throw(error)
-                else:
-                    pending = operation.send(rows)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+    # A transaction that the caller has open is the caller's to end.
+    outer = _in_transaction(connection)
+    try:
+        pending = next(operation)
+        while True:
+            try:
+                answer = await _send_async(connection, pending)
+            except psycopg.Error as error:
+                if not outer and _in_transaction(connection):
+                    await connection.execute(_ROLLBACK)
+                pending = operation.throw(error)
+            else:
+                pending = operation.send(answer)
+    except StopIteration as stop:
+        assert outer or not _in_transaction(connection), "the operation ended inside of a transaction"
+        result: T = stop.value
+        return result
+    finally:
+        if not outer and _in_transaction(connection):
+            await connection.execute(_ROLLBACK)
 
 
-def _query(pending: Call) -> tuple[bytes, list[str | None]]:
-    return pending.statement.query, pending.statement.encode(pending.arguments)
+def _send(connection: psycopg.Connection[Any], pending: Request | tuple[Request, ...]) -> object:
+    requests = _requests(pending)
+    with ExitStack() as stack:
+        cursors = [stack.enter_context(psycopg.RawCursor(connection)) for _ in requests]
+        with ExitStack() as pipeline:
+            if PIPELINE and len(requests) > 1:
+                pipeline.enter_context(connection.pipeline())
+            for cursor, request in zip(cursors, requests, strict=True):
+                query, arguments = _query(request)
+                cursor.execute(query, arguments, prepare=arguments is not None)
+        answers = [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+    return answers if isinstance(pending, tuple) else answers[0]
+
+
+async def _send_async(
+    connection: psycopg.AsyncConnection[Any], pending: Request | tuple[Request, ...]
+) -> object:
+    requests = _requests(pending)
+    async with AsyncExitStack() as stack:
+        cursors = [await stack.enter_async_context(psycopg.AsyncRawCursor(connection)) for _ in requests]
+        async with AsyncExitStack() as pipeline:
+            if PIPELINE and len(requests) > 1:
+                await pipeline.enter_async_context(connection.pipeline())
+            for cursor, request in zip(cursors, requests, strict=True):
+                query, arguments = _query(request)
+                await cursor.execute(query, arguments, prepare=arguments is not None)
+        answers = [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+    return answers if isinstance(pending, tuple) else answers[0]
+
+
+def _requests(pending: Request | tuple[Request, ...]) -> Sequence[Request]:
+    return pending if isinstance(pending, tuple) else (pending,)
+
+
+def _query(request: Request) -> tuple[bytes, list[str | None] | None]:
+    match request:
+        case Call(statement, arguments):
+            return statement.query, statement.encode(arguments)
+        case Begin():
+            return _BEGIN, None
+        case Commit():
+            return _COMMIT, None
+
+
+def _in_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    return not connection.closed and connection.info.transaction_status in (
+        TransactionStatus.INTRANS,
+        TransactionStatus.INERROR,
+    )

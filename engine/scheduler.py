@@ -8,6 +8,12 @@ Rules:
    waits, from `poll_interval` doubling to `max_poll_interval`, unless something pokes.
 3. A step starts only while its claim's lease is surely alive by the local monotonic clock, counted from before the
    statement that granted it was sent. A node that was frozen past its leases thus drops its buffer unstarted.
+4. A pick is: claim; admit, only if some row has a configured gate or a rate limit; give back what was denied; load the
+   inboxes and children of the rest. A pick that was denied something backs off like an empty one.
+5. A slot is credited only where it was surely drawn: a denied row's shard is provisional, and what an admit whose
+   answer was lost had drawn, the reconciler finds.
+6. A machine that wants it goes on inline (picker.md §4): its next state commits first, under the same claim; only then
+   the limiter is asked, for its stamp asks for no owner. Denied, the row is given back, and a pick admits it.
 """
 
 from __future__ import annotations
@@ -19,18 +25,31 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import psycopg
 
 from engine.flusher import Flusher
-from engine.machine import Done, Next, Outcome, Registry, Retry, Step, Stop, stop_with_error
+from engine.limits import Admission, Limiter, Slot
+from engine.machine import (
+    KEEP,
+    Await,
+    Done,
+    Next,
+    Outcome,
+    Registry,
+    Retry,
+    ScheduleChildren,
+    Step,
+    Stop,
+    stop_with_error,
+)
 from engine.observer import Observer
-from engine.picker import Claimed, Commit, Hold, Picker
+from engine.picker import Claimed, Commit, Ended, Hold, Job, Picker, Surroundings
 from engine.policy import NodePolicy, QueuePolicy
 from engine.sessions import OutcomeUnknown, Sessions, Unavailable
-from engine.values import check_text, to_json, to_json_object
+from engine.values import check_key, check_text, to_json, to_json_object
 
 # Polls of many nodes drift apart by this much either way.
 POLL_JITTER = 0.2
@@ -38,11 +57,16 @@ POLL_JITTER = 0.2
 
 @dataclass(slots=True)
 class _Lease:
-    """A claim held by this node and the local instant (seconds, monotonic) until which its lease surely lives."""
+    """A claim held by this node and the local instant (seconds, monotonic) until which its lease surely lives.
+
+    `slot`: the gate slot that was surely drawn for it.
+    """
 
     claimed: Claimed
     hold: Hold
     alive_until: float
+    around: Surroundings = field(default_factory=Surroundings)
+    slot: Slot | None = None
 
 
 class Scheduler:
@@ -61,6 +85,7 @@ class Scheduler:
         threads: Executor,
         name_claim: Callable[[str], str],
         jitter: random.Random,
+        limiter: Limiter | None = None,
     ) -> None:
         self._policy = policy
         self._queue = queue
@@ -72,6 +97,8 @@ class Scheduler:
         self._threads = threads
         self._name_claim = name_claim
         self._jitter = jitter
+        self._limiter = limiter
+        self._gates = frozenset() if limiter is None else frozenset(limiter.gates)
         self._buffer: deque[_Lease] = deque()
         self._leases: dict[Hold, _Lease] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -84,6 +111,11 @@ class Scheduler:
     def holds(self) -> list[Hold]:
         """Every claim that is not settled: buffered, running, or waiting for its flush."""
         return list(self._leases)
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Every gate slot that was drawn for a claim of `holds`."""
+        return [lease.slot for lease in self._leases.values() if lease.slot is not None]
 
     def poke(self) -> None:
         """A hint that the queue may have work. Losing it costs latency only."""
@@ -106,7 +138,7 @@ class Scheduler:
                 await self._room.wait()
                 continue
             self._poked.clear()
-            found = await self._claim(demand)
+            found = await self._pick(demand)
             if found == demand:
                 pause_ms = self._policy.poll_interval_ms
                 continue
@@ -122,23 +154,9 @@ class Scheduler:
         self._stopping = True
         self._room.set()
         self._poked.set()
-        unstarted = [lease.hold for lease in self._buffer]
+        unstarted = list(self._buffer)
         self._buffer.clear()
-        for hold in unstarted:
-            del self._leases[hold]
-        if unstarted:
-            try:
-                await self._sessions.run(
-                    "release",
-                    {"holds": [[hold.id, hold.claim] for hold in unstarted]},
-                    self._picker.release(unstarted),
-                    lambda ended: {
-                        "xid": ended.xid,
-                        "released": [[hold.id, hold.claim] for hold in ended.holds],
-                    },
-                )
-            except (OutcomeUnknown, Unavailable, psycopg.Error):
-                self._observer.count("release_failed", len(unstarted))
+        await self._give_back(unstarted)
 
     async def drained(self) -> None:
         """Wait until no step runs and no outcome waits."""
@@ -152,8 +170,23 @@ class Scheduler:
         except TimeoutError:
             pass
 
-    async def _claim(self, demand: int) -> int:
-        """Claim up to `demand` rows; how many came. A server that cannot be reached counts as an empty queue."""
+    async def _pick(self, demand: int) -> int:
+        """Claim up to `demand` rows and make them ready; how many are. A server that cannot be reached counts as an
+        empty queue."""
+        leases = await self._claim(demand)
+        if not leases:
+            return 0
+        admitted = await self._admit(leases)
+        ready = await self._enrich(admitted)
+        self._buffer.extend(ready)
+        if self._stopping:
+            # The pick crossed the stop; its rows go back with the buffer.
+            await self.stop()
+            return 0
+        self._start_steps()
+        return len(ready)
+
+    async def _claim(self, demand: int) -> list[_Lease]:
         name = self._name_claim(self._queue.name)
         alive_until = time.monotonic() + self._policy.lease_ttl_ms / 1000
         try:
@@ -161,33 +194,125 @@ class Scheduler:
                 "claim",
                 {"queue": self._queue.name, "batch": demand, "claim": name},
                 self._picker.claim(
-                    queue=self._queue.name, batch=demand, claim=name, lease_ms=self._policy.lease_ttl_ms
+                    queue=self._queue.name,
+                    batch=demand,
+                    claim=name,
+                    lease_ms=self._policy.lease_ttl_ms,
+                    gates=sorted(self._gates),
                 ),
                 lambda claim: {"ids": [row.id for row in claim.rows], "contended": claim.contended},
             )
         except (OutcomeUnknown, Unavailable):
             self._observer.count("reconnect")
-            return 0
+            return []
         except psycopg.Error:
             self._observer.count("claim_failed")
-            return 0
+            return []
         if claim.contended:
             self._observer.count("contended", claim.contended)
-        if self._stopping:
-            # The claim crossed the stop; its rows go back with the buffer.
-            for row in claim.rows:
-                self._hold(row, alive_until)
-            await self.stop()
-            return 0
-        for row in claim.rows:
-            self._hold(row, alive_until)
-        self._start_steps()
-        return len(claim.rows)
+        leases = [_Lease(row, Hold(row.id, row.claim), alive_until) for row in claim.rows]
+        # Held from here on: the heartbeat keeps them alive while they are admitted and enriched.
+        self._leases.update((lease.hold, lease) for lease in leases)
+        return leases
 
-    def _hold(self, row: Claimed, alive_until: float) -> None:
-        lease = _Lease(row, Hold(row.id, row.claim), alive_until)
-        self._leases[lease.hold] = lease
-        self._buffer.append(lease)
+    async def _admit(self, leases: list[_Lease]) -> list[_Lease]:
+        """Those that may start. The others are given back."""
+        limited = [lease for lease in leases if self._is_limited(lease.claimed)]
+        if not limited:
+            return leases
+        admission = await self._ask_limiter([lease.claimed for lease in limited])
+        drawn = {} if admission is None else {Hold(row.id, row.claim): row for row in admission.admitted}
+        for lease in limited:
+            if (row := drawn.get(lease.hold)) is not None:
+                self._stamp(lease, row.concurrency_shard)
+        denied = [lease for lease in limited if lease.hold not in drawn]
+        await self._give_back(denied)
+        gone = {lease.hold for lease in denied}
+        return [lease for lease in leases if lease.hold not in gone]
+
+    def _is_limited(self, row: Claimed) -> bool:
+        return self._limiter is not None and (
+            row.rate_limit is not None or self._is_gated(row.concurrency_key)
+        )
+
+    def _is_gated(self, key: str | None) -> bool:
+        return key is not None and key.partition(":")[0] in self._gates
+
+    def _stamp(self, lease: _Lease, shard: int | None) -> None:
+        key = lease.claimed.concurrency_key
+        lease.claimed = replace(lease.claimed, concurrency_shard=shard)
+        if key is not None and shard is not None and self._is_gated(key):
+            lease.slot = Slot(key, shard)
+
+    async def _ask_limiter(self, rows: list[Claimed]) -> Admission | None:
+        """The limiter's answer; None where there is none."""
+        if self._limiter is None:
+            return None
+        try:
+            admission = await self._sessions.run(
+                "admit",
+                {"claim": rows[0].claim, "ids": [row.id for row in rows]},
+                self._limiter.admit(rows),
+                lambda admission: {
+                    "admitted": [[row.id, row.concurrency_shard] for row in admission.admitted],
+                    "denied": [row.id for row in admission.denied],
+                },
+            )
+        except (OutcomeUnknown, Unavailable, psycopg.Error):
+            self._observer.count("admit_failed")
+            return None
+        if admission.contended:
+            self._observer.count("contended", admission.contended)
+        if admission.denied:
+            self._observer.count("throttled", len(admission.denied))
+        return admission
+
+    async def _enrich(self, leases: list[_Lease]) -> list[_Lease]:
+        """Load what their steps are handed. Where that fails, no step can start: all are given back."""
+        ids = [lease.hold.id for lease in leases]
+        if not ids:
+            return []
+        try:
+            around = await self._sessions.run(
+                "enrich",
+                {"ids": ids},
+                self._picker.enrich(ids),
+                lambda found: {
+                    "signals": sum(len(each.signals) for each in found.values()),
+                    "children": sum(len(each.children) for each in found.values()),
+                },
+            )
+        except (OutcomeUnknown, Unavailable, psycopg.Error):
+            self._observer.count("enrich_failed")
+            await self._give_back(leases)
+            return []
+        for lease in leases:
+            lease.around = around[lease.hold.id]
+        return leases
+
+    async def _give_back(self, leases: list[_Lease]) -> None:
+        """Release claims, and credit the slots that were drawn for them."""
+        for lease in leases:
+            self._forget(lease)
+        holds = [lease.hold for lease in leases]
+        if not holds:
+            return
+        try:
+            ended: Ended = await self._sessions.run(
+                "release",
+                {"holds": [[hold.id, hold.claim] for hold in holds]},
+                self._picker.release(holds),
+                lambda ended: {
+                    "xid": ended.xid,
+                    "released": [[hold.id, hold.claim] for hold in ended.holds],
+                },
+            )
+        except (OutcomeUnknown, Unavailable, psycopg.Error):
+            self._observer.count("release_failed", len(holds))
+            return
+        released = set(ended.holds)
+        if slots := [lease.slot for lease in leases if lease.slot is not None and lease.hold in released]:
+            await self._flusher.credit(slots)
 
     def _start_steps(self) -> None:
         while self._buffer and len(self._running) < self._queue.concurrency:
@@ -211,28 +336,113 @@ class Scheduler:
             self._start_steps()
 
     async def _work(self, lease: _Lease) -> None:
+        """Run the step, and those that follow it inline, until the claim has ended."""
         try:
-            step = Step.of(lease.claimed)
-            token = self._observer.invoke(
-                "step",
-                {
-                    "id": step.instance_id,
-                    "claim": lease.hold.claim,
-                    "step": step.name,
-                    "attempt": step.attempt,
-                },
-            )
-            commit = await self._run_step(step, lease.hold)
-            self._observer.complete(token, "ok", {"kind": commit.kind})
-            await self._flusher.submit(commit)
+            while True:
+                commit = await self._execute(lease)
+                sent = time.monotonic()
+                settled = await self._flusher.submit(commit)
+                if settled != "committed" or commit.kind != "continue":
+                    if settled == "committed" and lease.slot is not None:
+                        # Credited by now; whom it was denied may be waiting for the next poll.
+                        self.poke()
+                    return
+                lease.alive_until = sent + self._policy.lease_ttl_ms / 1000
+                if not await self._go_on(lease, commit):
+                    return
+                if time.monotonic() >= lease.alive_until:
+                    self._observer.count("lapsed")
+                    return
         finally:
             self._forget(lease)
+
+    async def _go_on(self, lease: _Lease, commit: Commit) -> bool:
+        """Make the lease of a continuation that committed ready for its next step; False where it was given back."""
+        before = lease.claimed
+        key = commit.concurrency_key if commit.sets_key else before.concurrency_key
+        rekeyed = key != before.concurrency_key
+        now = replace(
+            before,
+            step=before.step if commit.step is None else commit.step,
+            state=before.state if commit.state is None else commit.state,
+            attempt=0,
+            concurrency_key=key,
+            concurrency_shard=(0 if commit.gated else None) if rekeyed else before.concurrency_shard,
+            rate_limit=commit.rate_limit,
+            weight=commit.weight,
+            awaits=None,
+            turn=before.turn + 1,
+        )
+        lease.claimed = now
+        if rekeyed and lease.slot is not None:
+            # The flush has credited the old slot; none is drawn for the new key yet.
+            lease.slot = None
+            self.poke()
+        draws = rekeyed and self._is_gated(key)
+        if self._limiter is not None and (draws or now.rate_limit is not None):
+            # With its key kept it has its slot and needs tokens only.
+            asked = now if draws else replace(now, concurrency_key=None, concurrency_shard=None)
+            admission = await self._ask_limiter([asked])
+            if admission is None or not admission.admitted:
+                await self._give_back([lease])
+                return False
+            if draws:
+                self._stamp(lease, admission.admitted[0].concurrency_shard)
+        return bool(await self._enrich([lease]))
+
+    def _inline(self, commit: Commit, step: Step, row: Claimed) -> Commit:
+        """The commit as it is, or as a continuation where its machine wants one and the key allows it.
+
+        A key that is kept stays what it is, and a dropped one frees its slot. A configured gate's key is taken with a
+        provisional shard. A new key of no gate would meet the arbiter, and fail the batch where a sibling executes.
+        """
+        if commit.kind != "next" or commit.step is None or self._stopping:
+            return commit
+        if not self._registry.goes_on_inline(step, commit.step):
+            return commit
+        key = commit.concurrency_key
+        rekeyed = commit.sets_key and key != row.concurrency_key
+        gated = rekeyed and self._is_gated(key)
+        if rekeyed and key is not None and not gated:
+            return commit
+        return replace(
+            commit,
+            kind="continue",
+            sets_key=rekeyed,
+            concurrency_key=key if rekeyed else None,
+            gated=gated,
+            lease_ms=self._policy.lease_ttl_ms,
+        )
 
     def _forget(self, lease: _Lease) -> None:
         self._leases.pop(lease.hold, None)
         self._room.set()
 
-    async def _run_step(self, step: Step, hold: Hold) -> Commit:
+    async def _execute(self, lease: _Lease) -> Commit:
+        """Run the step that the lease stands at; its outcome, ready to be sent."""
+        row = lease.claimed
+        try:
+            step = Step.of(row, lease.around)
+        except (ValueError, RecursionError) as error:
+            # JSON that somebody else wrote and Python cannot hold, such as an integer of 5,000 digits.
+            self._observer.count("step_raised")
+            return to_commit(lease.hold, stop_with_error(error), turn=row.turn)
+        token = self._observer.invoke(
+            "step",
+            {
+                "id": step.instance_id,
+                "claim": lease.hold.claim,
+                "step": step.name,
+                "attempt": step.attempt,
+                "signals": [signal.id for signal in step.signals],
+                "awaits": None if step.awaits is None else list(step.awaits),
+            },
+        )
+        commit = self._inline(await self._run_step(step, lease.hold, row.turn), step, row)
+        self._observer.complete(token, "ok", {"kind": commit.kind})
+        return commit
+
+    async def _run_step(self, step: Step, hold: Hold, turn: int) -> Commit:
         function = self._registry.function(step)
         if function is None:
             return to_commit(
@@ -240,6 +450,7 @@ class Scheduler:
                 Stop(
                     f"this node runs no step {step.name!r} of machine {step.machine!r} version {step.version}"
                 ),
+                turn=turn,
             )
         try:
             if inspect.iscoroutinefunction(function):
@@ -248,45 +459,98 @@ class Scheduler:
                 outcome = await asyncio.get_running_loop().run_in_executor(self._threads, function, step)
                 if inspect.isawaitable(outcome):
                     outcome = await cast(Awaitable[Outcome], outcome)
-            return to_commit(hold, outcome)
+            return to_commit(hold, outcome, step, turn)
         except Exception as error:
-            return self._answer_error(step, hold, error)
+            return self._answer_error(step, hold, turn, error)
 
-    def _answer_error(self, step: Step, hold: Hold, error: Exception) -> Commit:
+    def _answer_error(self, step: Step, hold: Hold, turn: int, error: Exception) -> Commit:
         """The machine's own answer to a step that raised; where that fails too, a plain stop."""
         self._observer.count("step_raised")
         try:
-            return to_commit(hold, self._registry.on_error(step, error))
+            return to_commit(hold, self._registry.on_error(step, error), step, turn)
         except Exception as second:
-            return to_commit(hold, stop_with_error(second))
+            return to_commit(hold, stop_with_error(second), step, turn)
 
 
-def to_commit(hold: Hold, outcome: Outcome) -> Commit:
-    """An outcome as it is sent. Raises UnstorableValue, or TypeError for what is not an outcome."""
+def to_commit(hold: Hold, outcome: Outcome, given: Step | None = None, turn: int = 0) -> Commit:
+    """An outcome as it is sent; `given` is the step that returned it, for what it was handed.
+
+    Raises UnstorableValue, or TypeError for what is not an outcome.
+    """
+    consumed = () if given is None else tuple(signal.id for signal in given.awaited)
     match outcome:
-        case Next(step, state):
+        case Next(step, state, rate_limit, weight, key):
             return Commit(
                 id=hold.id,
                 claim=hold.claim,
+                turn=turn,
                 kind="next",
                 step=check_text("step", step),
                 state=None if state is None else to_json_object("state", dict(state)),
+                sets_rate=True,
+                rate_limit=rate_limit,
+                weight=weight,
+                sets_key=key is not KEEP,
+                concurrency_key=None if key is KEEP else key,
+                consumed=consumed,
             )
-        case Retry(delay_ms, error):
-            if not 0 <= delay_ms < float("inf"):
-                raise ValueError(f"delay_ms must be zero or more and finite, not {delay_ms}")
+        case Await(names, step, state, timeout_ms):
+            awaits = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+            for name in awaits:
+                check_key("names", name)
+            if timeout_ms is None and not awaits:
+                raise ValueError("an await of no signal needs a time-out: nothing else would wake it")
             return Commit(
                 id=hold.id,
                 claim=hold.claim,
+                turn=turn,
+                kind="await",
+                step=None if step is None else check_text("step", step),
+                state=None if state is None else to_json_object("state", dict(state)),
+                # The rate belongs to the step: another one has none of its own.
+                sets_rate=step is not None,
+                awaits=awaits,
+                timeout_ms=None if timeout_ms is None else _duration("timeout_ms", timeout_ms),
+                presented=() if given is None else tuple(signal.id for signal in given.signals),
+            )
+        case ScheduleChildren(jobs, step, state):
+            children = tuple(jobs)
+            for job in children:
+                if not isinstance(job, Job):
+                    raise TypeError(f"a child must be a Job, not {type(job).__name__}")
+            return Commit(
+                id=hold.id,
+                claim=hold.claim,
+                turn=turn,
+                kind="childs",
+                step=check_text("step", step),
+                state=None if state is None else to_json_object("state", dict(state)),
+                sets_rate=True,
+                children=children,
+                consumed=consumed,
+            )
+        case Retry(delay_ms, error):
+            return Commit(
+                id=hold.id,
+                claim=hold.claim,
+                turn=turn,
                 kind="retry",
-                delay_ms=float(delay_ms),
+                delay_ms=_duration("delay_ms", delay_ms),
                 error=None if error is None else _storable(error),
             )
         case Done(result):
-            return Commit(id=hold.id, claim=hold.claim, kind="done", result=to_json("result", result))
+            return Commit(
+                id=hold.id, claim=hold.claim, turn=turn, kind="done", result=to_json("result", result)
+            )
         case Stop(error):
-            return Commit(id=hold.id, claim=hold.claim, kind="stop", error=_storable(error))
-    raise TypeError(f"a step must return Next, Retry, Done or Stop, not {type(outcome).__name__}")
+            return Commit(id=hold.id, claim=hold.claim, turn=turn, kind="stop", error=_storable(error))
+    raise TypeError(f"a step must return an outcome such as Next or Done, not {type(outcome).__name__}")
+
+
+def _duration(name: str, amount_ms: float) -> float:
+    if not 0 <= amount_ms < float("inf"):
+        raise ValueError(f"{name} must be zero or more and finite, not {amount_ms}")
+    return float(amount_ms)
 
 
 def _storable(text: str) -> str:

@@ -140,7 +140,7 @@ def _parameter_types(name: str, text: str) -> tuple[str, ...]:
 
 def _encoder(sql_type: str) -> Encoder:
     if sql_type.endswith("[]"):
-        return _text_array if sql_type == "text[]" else _plain_array
+        return array_literal if sql_type == "text[]" else _plain_array
     return _scalar
 
 
@@ -166,7 +166,8 @@ def _plain_array(values: Argument) -> str:
     )
 
 
-def _text_array(values: Argument) -> str:
+def array_literal(values: Argument) -> str:
+    """Texts as one array literal, for a statement that takes an array per row and casts it there."""
     return "{" + ",".join("NULL" if value is None else _quoted(value) for value in _items(values)) + "}"
 
 

@@ -19,6 +19,7 @@ PICKER_MUTANTS: Final = (
                     "    WHERE g.status = 'executing'\n",
                     "INNER JOIN outcome AS o ON g.id = o.id\n",
                 ),
+                Patch("    WHERE g.status = 'executing' AND g.locked_by = o.claim\n", ""),
                 Patch(
                     "WHERE g.id = o.id AND g.locked_by = o.claim AND g.status = 'executing'",
                     "WHERE g.id = o.id",
@@ -56,7 +57,9 @@ PICKER_MUTANTS: Final = (
         summary="a flush changes its first row before it has locked its last, as documented",
         caught_by=("no-deadlock",),
         statements={
-            "picker/flush": (Patch("CROSS JOIN (SELECT count(*) FROM owned) AS lock_all\n", ""),),
+            "picker/flush": (
+                Patch("    ORDER BY g.id\n    FOR NO KEY UPDATE OF g\n", "    ORDER BY g.id\n"),
+            ),
             "picker/release": (Patch("CROSS JOIN (SELECT count(*) FROM held) AS lock_all\n", ""),),
         },
     ),

@@ -31,6 +31,7 @@ BROKEN: Mapping[str, tuple[Edit, ...]] = {
             "ON g.id = o.id AND g.locked_by = o.claim\n    WHERE g.status = 'executing'",
             "ON g.id = o.id",
         ),
+        Edit("picker/flush", "    WHERE g.status = 'executing' AND g.locked_by = o.claim\n", ""),
         Edit(
             "picker/flush",
             "WHERE g.id = o.id AND g.locked_by = o.claim AND g.status = 'executing'",

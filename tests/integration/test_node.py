@@ -94,7 +94,7 @@ def test_a_machine_runs_through_sync_and_async_steps_with_retries_to_its_result(
         ("refuse", "no such item\ufffd"),
         ("explode", "RuntimeError: boom ?"),
         ("unstorable", "UnstorableValue: result holds a NUL character, which jsonb cannot hold"),
-        ("nonsense", "TypeError: a step must return Next, Retry, Done or Stop, not str"),
+        ("nonsense", "TypeError: a step must return an outcome such as Next or Done, not str"),
         ("endless", "the server refused the outcome: DatetimeFieldOverflow"),
         ("absent", "this node runs no step 'absent' of machine 'order' version 1"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.operation import Call, Operation, Row, T, perform
+from engine.operation import Call, Operation, T, perform
 from engine.picker import LIVE, Claim, Commit, Ended, Hold, Job, Picker
 from tests.fixtures.race import Race
 
@@ -32,13 +32,12 @@ def claim(race: Race, name: str, batch: int = 10, lease_ms: float = LEASE_MS, **
 
 def counted(operation: Operation[T], calls: list[Call]) -> Operation[T]:
     """The same operation, its statements noted as they pass."""
-    rows: list[Row] = []
     try:
         pending = next(operation)
         while True:
-            calls.append(pending)
-            rows = yield pending
-            pending = operation.send(rows)
+            sent = pending if isinstance(pending, tuple) else (pending,)
+            calls.extend(request for request in sent if isinstance(request, Call))
+            pending = operation.send((yield pending))
     except StopIteration as stop:
         result: T = stop.value
         return result

@@ -64,6 +64,7 @@ SET
     locked_by = $3::text,
     lease_expires_at = now() + $4::double precision * interval '1 millisecond',
     concurrency_shard = CASE WHEN c.gated THEN 0 END,
+    turn = 0,
     -- An identity whose scope ends here is given up for good, never retaken.
     correlation_scope = CASE
         WHEN 'executing' = ANY (g.correlation_scope) THEN g.correlation_scope
@@ -74,4 +75,4 @@ FROM chosen AS c
 WHERE g.ctid = c.tid
 RETURNING
     c.place, g.id, g.fsm, g.fsm_version, g.step, g.state::text, g.attempt, g.queue, g.priority,
-    g.concurrency_key, g.concurrency_shard, g.rate_limit, g.weight
+    g.concurrency_key, g.concurrency_shard, g.rate_limit, g.weight, g.awaits

@@ -1,12 +1,14 @@
--- Give claims back untouched: runnable at once, attempt and eligible_at kept. Returns the claims given back and the
--- transaction.
+-- Give claims back untouched: runnable at once, attempt and eligible_at kept. Returns the claims given back, the
+-- transaction, and the gate slots that their rows were stamped with; whether those were drawn, the caller knows.
 -- Index: primary key.
 -- Race: reaped and claimed by another in between; the guard fails and the row stays the other's.
 -- Locks wait here, in id order, all of them before the first change, for the reason that flush gives.
 WITH held AS MATERIALIZED (
     SELECT
         g.id,
-        g.locked_by AS claim
+        g.locked_by AS claim,
+        g.concurrency_key,
+        g.concurrency_shard
     FROM gen_durable AS g
     INNER JOIN unnest($1::bigint[], $2::text[]) AS c (id, claim) ON g.id = c.id AND g.locked_by = c.claim
     WHERE g.status = 'executing'
@@ -24,4 +26,9 @@ SET
 FROM held AS h
 CROSS JOIN (SELECT count(*) FROM held) AS lock_all
 WHERE g.id = h.id
-RETURNING g.id, h.claim, pg_current_xact_id()::text
+RETURNING
+    g.id,
+    h.claim,
+    pg_current_xact_id()::text,
+    CASE WHEN h.concurrency_shard IS NOT NULL THEN h.concurrency_key END,
+    h.concurrency_shard

@@ -24,6 +24,8 @@ CREATE TABLE gen_durable (
     eligible_at timestamptz NOT NULL DEFAULT now(),
     locked_by text,
     lease_expires_at timestamptz,
+    -- Counts the inline continuations under one claim; with locked_by it names one execution of one step.
+    turn integer NOT NULL DEFAULT 0,
     concurrency_key text,
     concurrency_name text GENERATED ALWAYS AS (split_part(concurrency_key, ':', 1)) STORED,
     concurrency_shard smallint,
@@ -67,7 +69,16 @@ CREATE TABLE signals (
     payload jsonb NOT NULL DEFAULT '{}',
     dedup_key text,
     inserted_at timestamptz NOT NULL DEFAULT now(),
-    UNIQUE (target_id, dedup_key)
+    UNIQUE (target_id, dedup_key),
+    CONSTRAINT signals_indexable CHECK (octet_length(name) <= 2000 AND octet_length(dedup_key) <= 2000)
+);
+
+-- Which deliveries were made, consumed or not: a signal that left the inbox must not come a second time
+-- (docs/findings.md, "dedup forgets").
+CREATE TABLE signal_receipts (
+    target_id bigint NOT NULL REFERENCES gen_durable ON DELETE CASCADE,
+    dedup_key text NOT NULL,
+    PRIMARY KEY (target_id, dedup_key)
 );
 
 CREATE TABLE gen_durable_bucket_configs (

@@ -1,0 +1,24 @@
+-- Wake the rows $1 that this flush parked although their inbox holds a signal that they await. $2 names the signals
+-- that the parking steps were handed: they looked at those and parked all the same. Ids, not a watermark: ids commit
+-- out of order. Returns the queues of those that woke.
+-- Index: signals_target per row.
+-- Race: a delivery to a row that is parking. It waits for the row, and then sees it parked; or the park waited for it,
+-- and this statement, whose snapshot is later than the lock, sees its signal.
+WITH unseen AS MATERIALIZED (
+    SELECT DISTINCT g.id
+    FROM gen_durable AS g
+    INNER JOIN unnest($1::bigint[]) AS p (id) ON g.id = p.id
+    INNER JOIN signals AS s ON g.id = s.target_id AND s.name = ANY (g.awaits)
+    WHERE
+        g.status = 'awaiting_signal'
+        AND NOT EXISTS (SELECT FROM unnest($2::bigint[]) AS h (id) WHERE h.id = s.id)
+)
+
+UPDATE gen_durable AS g
+SET
+    status = 'runnable',
+    await_deadline = NULL,
+    updated_at = now()
+FROM unseen AS u
+WHERE g.id = u.id
+RETURNING g.queue
