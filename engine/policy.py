@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from engine.values import UnstorableValue, check_key
 
 MAX_CONCURRENCY = 10_000
 POSITIVE = (
@@ -13,8 +16,14 @@ POSITIVE = (
     "max_batch",
     "reap_interval_ms",
     "reap_batch",
+    "expire_interval_ms",
+    "expire_batch",
+    "gc_interval_ms",
+    "gc_batch",
+    "reconcile_interval_ms",
+    "reconcile_batch",
 )
-ZERO_ALLOWED = ("max_delay_ms", "drain_timeout_ms")
+ZERO_ALLOWED = ("max_delay_ms", "drain_timeout_ms", "retention_ms", "poke_debounce_ms")
 
 
 class PolicyError(ValueError):
@@ -58,11 +67,43 @@ class QueuePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlusherPolicy:
+    """One flusher, and the queues whose outcomes it commits (picker.md §4).
+
+    Of several flushers the first whose `queues` hold a queue serves it; `"all"` holds every queue. Flushes of one
+    flusher wait for each other, so a queue with one of its own is not held up by the batches of the rest.
+    """
+
+    queues: tuple[str, ...] | Literal["all"] = "all"
+    max_batch: int = 100
+    max_delay_ms: float = 100.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.queues, str) and self.queues != "all":
+            raise PolicyError(f"a flusher's queues are a tuple of names or 'all', not {self.queues!r}")
+        _check("max_batch", self.max_batch, 0 < self.max_batch < float("inf"))
+        _check("max_delay_ms", self.max_delay_ms, 0 <= self.max_delay_ms < float("inf"))
+
+    def serves(self, queue: str) -> bool:
+        """Whether outcomes of that queue may go through this flusher."""
+        return self.queues == "all" or queue in self.queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodePolicy:
     """One node. All times are in milliseconds.
 
     A claim is safe while `heartbeat_interval_ms` fits the lease at least three times: one tick may be skipped by a
     locked row and one may be late.
+
+    `flushers`: none means one for all queues, with `max_batch` and `max_delay_ms` of the node. The parts `reaper`,
+    `expiry`, `gc`, `reconciler` and `startup_reclaim` can be switched off, as long as some node has them on: what they
+    do is done nowhere else. `retention_ms`: how long a row that has ended can still be read.
+
+    `pokes`: tell the other nodes of the instance by LISTEN/NOTIFY where there is new work. Off by default: a poke saves
+    part of `max_poll_interval_ms`, and costs a connection a node and, in Postgres, a lock on the whole database's
+    notification queue at each commit that notifies. Worth it for queues that are idle most of the time and must be fast
+    then.
     """
 
     instance: str
@@ -78,6 +119,20 @@ class NodePolicy:
     reap_interval_ms: float = 5_000.0
     reap_batch: int = 1_000
     reaper: bool = True
+    expire_interval_ms: float = 1_000.0
+    expire_batch: int = 1_000
+    expiry: bool = True
+    gc_interval_ms: float = 60_000.0
+    gc_batch: int = 1_000
+    gc: bool = True
+    retention_ms: float = 7 * 86_400_000.0
+    reconcile_interval_ms: float = 30_000.0
+    reconcile_batch: int = 1_000
+    reconciler: bool = True
+    startup_reclaim: bool = True
+    flushers: tuple[FlusherPolicy, ...] = ()
+    pokes: bool = False
+    poke_debounce_ms: float = 20.0
 
     def __post_init__(self) -> None:
         for name in POSITIVE:
@@ -88,6 +143,11 @@ class NodePolicy:
             raise PolicyError(
                 "an instance may hold no colon and a node no at sign: they delimit a claim's name"
             )
+        for name in ("instance", "node"):
+            try:
+                check_key(name, getattr(self, name))
+            except UnstorableValue as error:
+                raise PolicyError(str(error)) from None
         if not self.queues:
             raise PolicyError("a node needs at least one queue")
         if len({queue.name for queue in self.queues}) < len(self.queues):
@@ -96,6 +156,26 @@ class NodePolicy:
             raise PolicyError("heartbeat_interval_ms must be at most a third of lease_ttl_ms")
         if self.poll_interval_ms > self.max_poll_interval_ms:
             raise PolicyError("poll_interval_ms must not be above max_poll_interval_ms")
+        for queue in self.queues:
+            self.flusher_of(queue.name)
+
+    @property
+    def reclaim_margin_ms(self) -> float:
+        """A lease with more than this left to live was renewed within the last two heartbeats (picker.md §3)."""
+        return self.lease_ttl_ms - 2 * self.heartbeat_interval_ms
+
+    @property
+    def working_flushers(self) -> tuple[FlusherPolicy, ...]:
+        """`flushers`, or the one that stands for none."""
+        return self.flushers or (FlusherPolicy(max_batch=self.max_batch, max_delay_ms=self.max_delay_ms),)
+
+    def flusher_of(self, queue: str) -> int:
+        """The place in `working_flushers` of the one that commits outcomes of that queue. Raises PolicyError where
+        none does."""
+        for place, flusher in enumerate(self.working_flushers):
+            if flusher.serves(queue):
+                return place
+        raise PolicyError(f"no flusher serves queue {queue!r}: name it in one, or end with one for 'all'")
 
 
 def _check(name: str, value: float, allowed: bool) -> None:

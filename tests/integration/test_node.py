@@ -208,7 +208,7 @@ def test_a_node_whose_sessions_are_all_terminated_goes_on(jobs: Jobs) -> None:
                         await asyncio.sleep(0.005)
                 jobs.rows(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND application_name = 'test@n'"
+                    " WHERE datname = current_database() AND application_name LIKE 'test@n#%'"
                 )
             await jobs.until(WAITING, 0)
 

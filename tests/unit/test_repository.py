@@ -78,7 +78,8 @@ def test_the_pins_hold_versions_only() -> None:
 def test_every_requirement_is_pinned_within_its_range() -> None:
     pinned = pins()
     groups = itertools.chain(*PYPROJECT["dependency-groups"].values())
-    wanted = [*PROJECT["dependencies"], *PYPROJECT["build-system"]["requires"], *groups]
+    extras = itertools.chain(*PROJECT["optional-dependencies"].values())
+    wanted = [*PROJECT["dependencies"], *PYPROJECT["build-system"]["requires"], *groups, *extras]
     for requirement in map(Requirement, wanted):
         version = pinned.get(canonicalize_name(requirement.name))
         assert version is not None, f"{requirement.name} is not in constraints.txt: nox -s pin"
