@@ -1,6 +1,6 @@
 """What one committed transaction changed, sorted once for all rules.
 
-Every change of `gen_durable` belongs to exactly one group:
+Every change of `gen_durable` belongs to one group:
 
     born        inserted
     claimed     runnable → executing
@@ -8,7 +8,8 @@ Every change of `gen_durable` belongs to exactly one group:
     stayed      stayed executing and changed otherwise: an inline continuation, or the stamp of an admission, which
                 may write what was there before
     ended       left executing; `shape` says how
-    moved       changed while nobody held it: a wake, a join, a parent that was deleted
+    moved       changed while nobody held it: a wake, a join, a parent that was deleted. A write that changes
+                nothing is left out.
     gone        deleted
 
 A rule names the groups that it looks at, and is not called for a transaction that has none of them. Signals,
@@ -198,7 +199,8 @@ class Sorter:
         elif after == EXECUTING and before == RUNNABLE:
             changes.mask |= CLAIMED
             changes.claimed.append(Transition(number, old, new, before, after))
-        else:
+        elif old != new:
+            # A delivery writes its target also where it wakes nobody.
             changes.mask |= MOVED
             changes.moved.append(Transition(number, old, new, before, after))
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ from invariants.witness import Insert, Witness
 
 # What every end of a claim may change.
 HELD_COLUMNS: Final = (
-    "status", "locked_by", "lease_expires_at", "concurrency_shard", "updated_at", "correlation_scope",
+    "status", "locked_by", "lease_expires_at", "turn", "concurrency_shard", "updated_at", "correlation_scope",
 )  # fmt: skip
 TOLD: Final = (*HELD_COLUMNS, "step", "state", "last_error")
 NEW_STEP: Final = ("attempt", "rate_limit", "weight", "concurrency_key", "awaits", "await_deadline")
@@ -114,13 +114,17 @@ class NoLostJob:
         # Per watched identity: row, committed since, and until (None while it lasts).
         self._spans: dict[str, list[tuple[int, int, int | None]]] = {}
         self._deleted: set[int] = set()
-        self._children: set[int] = set()
+        # Rows that nobody was told of, as they were born: a key may change later.
+        self._strangers: dict[int, tuple[str | None, ...]] = {}
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
-        parent = self._c.parent_id
+        c = self._c
         for t in changes.born:
-            if t.new is not None and t.new[parent] is not None:
-                self._children.add(t.id)
+            if self._witness is None or t.id in self._witness.inserts or t.new is None:
+                continue
+            if t.new[c.parent_id] is None:
+                keys = (c.fsm, c.queue, c.priority, c.concurrency_key, c.correlation_key)
+                self._strangers[t.id] = tuple(None if t.new[k] is None else text(t.new[k]) for k in keys)
         for t in changes.gone:
             self._deleted.add(t.id)
             if self._witness is not None and (insert := self._witness.inserts.get(t.id)) is not None:
@@ -149,20 +153,16 @@ class NoLostJob:
         if witness is None or not rest.summary.complete or not rest.evidence.at_rest:
             return None
         known: set[int] = set()
-        strangers: list[Row] = []
         for row in rest.table.rows() if rest.table is not None else ():
             self.checked += 1
             number = int(row[c.id] or b"0")
             known.add(number)
             insert = witness.inserts.get(number)
-            # What waits for a signal may wait for ever, unless its machine prescribes an end.
-            patient = row[c.status] == PARKED and (insert is None or insert.job.get("expect") is None)
+            # What waits for a signal may wait for ever, unless all that its end needs was delivered.
+            patient = row[c.status] == PARKED and (insert is None or not witness.may_end(insert))
             if row[c.status] not in TERMINAL and not patient:
                 self.findings.add(f"row {number} is {text(row[c.status])} at rest", [number])
-            if insert is None:
-                if number not in self._children:
-                    strangers.append(row)
-            else:
+            if insert is not None:
                 self._compare(row, insert)
         for number, insert in witness.inserts.items():
             if number not in known and number not in self._deleted:
@@ -170,7 +170,7 @@ class NoLostJob:
                     f"{insert.operation.process} was told that its job is row {number}, which never was",
                     [number], None, [insert.operation],
                 )  # fmt: skip
-        self._explain(strangers, witness)
+        self._explain(witness)
         for insert in witness.refused:
             self._refusal(insert, rest.evidence.clock_slack_ms)
         return None
@@ -197,16 +197,13 @@ class NoLostJob:
                 [insert.id or 0], None, [insert.operation],
             )  # fmt: skip
 
-    def _explain(self, strangers: Sequence[Row], witness: Witness) -> None:
+    def _explain(self, witness: Witness) -> None:
         """Match rows that nobody was told of with inserts whose outcome is unknown, one to one."""
-        c = self._c
         open_inserts: dict[tuple[str | None, ...], list[Insert]] = {}
         for insert in witness.unknown_inserts:
             open_inserts.setdefault(_signature(insert.job), []).append(insert)
-        for row in strangers:
-            keys = (c.fsm, c.queue, c.priority, c.concurrency_key, c.correlation_key)
-            candidates = open_inserts.get(tuple(None if row[k] is None else text(row[k]) for k in keys))
-            number = int(row[c.id] or b"0")
+        for number, signature in self._strangers.items():
+            candidates = open_inserts.get(signature)
             if not candidates:
                 self.findings.add(f"row {number} appeared, and no insert explains it", [number])
             else:
@@ -242,7 +239,7 @@ class Lifecycle:
         self._claim = itemgetter(*columns.all_but(*HELD_COLUMNS))
         stamp = ("concurrency_shard", "updated_at")
         self._stamp = itemgetter(*columns.all_but(*stamp))
-        lasting = ("step", "state", "last_error", "lease_expires_at", "correlation_scope", *NEW_STEP)
+        lasting = ("step", "state", "last_error", "lease_expires_at", "turn", "correlation_scope", *NEW_STEP)
         self._continue = itemgetter(*columns.all_but(*stamp, *lasting))
         wake = ("status", "await_deadline", "updated_at", "correlation_scope")
         self._wake = itemgetter(*columns.all_but(*wake))
@@ -254,7 +251,10 @@ class Lifecycle:
         # The columns that must stay, and by how much the attempt grows; None: it is 0 again.
         self._ends: dict[str, tuple[Callable[[Row], object], int | None]] = {
             "next": (itemgetter(*columns.all_but(*TOLD, *NEW_STEP)), None),
-            "awaiting_signal": (itemgetter(*columns.all_but(*TOLD, "attempt", *forgotten)), None),
+            "awaiting_signal": (
+                itemgetter(*columns.all_but(*TOLD, "attempt", "rate_limit", "weight", *forgotten)),
+                None,
+            ),
             "awaiting_children": (itemgetter(*columns.all_but(*TOLD, *NEW_STEP, "children_pending")), None),
             "retry": (itemgetter(*columns.all_but(*TOLD, "attempt", "eligible_at")), 1),
             "reap": (itemgetter(*columns.all_but(*HELD_COLUMNS, "attempt")), 1),
@@ -318,6 +318,8 @@ class Lifecycle:
         c, old, new = self._c, t.old, t.new
         assert old is not None
         assert new is not None
+        if old == new:
+            return None
         if self._stamp(old) == self._stamp(new):
             if old[c.concurrency_shard] is None or new[c.concurrency_shard] is None:
                 return f"changed while executing: {self._changed(old, new)}"

@@ -2,9 +2,10 @@
 
 What the rules lean on (picker.md §3, §6, engine/limiter.py):
 
-1. A claim of a gated key carries the provisional shard 0 and is admitted by nobody yet. The admission draws a shard,
-   debits it and stamps the row, all in one transaction. So a row counts as admitted from the transaction that
-   changed a bucket of its key and touched the row while it went on executing, until its claim ends or changes key.
+1. A claim of a gated key carries a provisional shard (0, as documented, or a negative one) and is admitted by nobody
+   yet. The admission draws a shard, debits it and stamps the row, all in one transaction. So a row counts as admitted
+   from the transaction that changed a bucket of its key and touched the row while it went on executing, until its
+   claim ends or changes key.
 2. A slot is freed by the end of a claim and credited later, so a counter may lag behind the truth, never lead it.
 3. A rate limit is spent by the rows that an admission was told it let in. Times are those of the operations:
    a grant happened somewhere between its invoke and its completion, and every bound is taken on the lenient side.
@@ -91,7 +92,8 @@ class Admitted:
             key, shard = t.new[self._key], t.new[self._shard]
             if t.id in self.rows and (key is None or shard is None or self._changed_key(t)):
                 self._leave(t.id)
-            if key is not None and shard is not None and (name := string(key) or "") in drawn:
+            if key is not None and shard is not None and int(shard) >= 0 and string(key) in drawn:
+                name = string(key) or ""
                 self._leave(t.id)
                 self.rows[t.id] = (name, int(shard))
                 self.by_key.setdefault(name, set()).add(t.id)

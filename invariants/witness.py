@@ -26,8 +26,9 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     phase        {"phase": "load" | "drain" | "rest"}
 
 kind is that of the outcome: next, retry, done, stop, await, childs, continue. J is {"fsm", "queue", "priority",
-"concurrency_key", "correlation_key", "scope": [statuses], "expect": {"status", "result"} or None}. A `fail` or
-`info` has {"error": class, "sqlstate", "message"} as its result.
+"concurrency_key", "correlation_key", "scope": [statuses], "expect": E or None}, and E, the end that its machine
+prescribes, {"status", "result", "needs": [dedup keys of the signals without which it does not end]}. A `fail` or `info`
+has {"error": class, "sqlstate", "message"} as its result.
 
 A `fail` is the server's word that nothing happened. One that came with a lost connection or a shutdown is
 not: the error may have overtaken the answer to a commit. Such a `fail` is read as `info`.
@@ -85,6 +86,7 @@ class Witness:
         self.handed: dict[tuple[int, str], frozenset[int]] = {}
         self.names_signals = False
         self.deliveries: list[Operation] = []
+        self.delivered: set[tuple[int, str]] = set()
         self.limiters: list[Operation] = []
         self.counts: Counter[str] = Counter()
         self.retention_ms: float | None = None
@@ -107,6 +109,8 @@ class Witness:
             self.claims[o.value["claim"]] = o
         elif o.f == "signal":
             self.deliveries.append(o)
+            if o.type == "ok" and o.result["target"] is not None and o.value["dedup"] is not None:
+                self.delivered.add((o.result["target"], o.value["dedup"]))
         elif o.f in LIMITERS:
             self.limiters.append(o)
         elif o.f == "count":
@@ -136,6 +140,13 @@ class Witness:
             # A claim has several steps where it is continued in line; an inbox only grows under one.
             key = (o.value["id"], o.value["claim"])
             self.handed[key] = self.handed.get(key, frozenset()) | frozenset(signals)
+
+    def may_end(self, insert: Insert) -> bool:
+        """Whether its machine prescribes an end, and every signal that this end needs was delivered."""
+        expect = insert.job.get("expect")
+        return expect is not None and all(
+            (insert.id, dedup) in self.delivered for dedup in expect.get("needs", ())
+        )
 
     def presented(self, row: int, claim: str) -> frozenset[int] | None:
         """The signals that the steps of that claim were handed; None where nobody says."""
