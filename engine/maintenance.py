@@ -1,5 +1,5 @@
-"""What a node does beside running steps: take back what its earlier self left, wake who waited too long, delete what
-has long ended (picker.md §3).
+"""What a node does beside running steps: take back what its earlier self left, delete what has long ended (picker.md
+§3). The reaper and the await expiry are operations of the picker.
 
 Rules:
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from engine.limits import Limiter
 from engine.operation import Operation, call
 from engine.picker import BATCH, MAX_LEASE_MS, Ended, Hold
 from engine.statements import Catalogue
@@ -25,22 +26,6 @@ from engine.values import UnstorableValue, check_text
 
 # Before every instant that a row can carry.
 EVER = "-infinity"
-
-
-@dataclass(frozen=True, slots=True)
-class Woken:
-    """One instance whose wait has timed out, and where it waits to be picked."""
-
-    id: int
-    queue: str
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """What one expiry sweep woke. `xid` names the transaction, None when there was nothing."""
-
-    woken: tuple[Woken, ...]
-    xid: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +50,11 @@ class Collected:
     place: Place
 
 
-class LimiterSweeps(Protocol):
-    """What maintenance needs of a limiter: the gate reconciler and the collection of idle rate buckets."""
+class NodeLimiter(Limiter, Protocol):
+    """What a node needs of a limiter beyond what its scheduler asks of it: to set it up, and to keep it right."""
+
+    def sync_config(self) -> Operation[Any]:
+        """Write down what is configured, before the first claim."""
 
     def reconcile(self, limit: int) -> Operation[Any]:
         """Recompute gate counters from the rows that execute."""
@@ -101,12 +89,6 @@ class Maintenance:
             self._sql["maintenance/reclaim"], list(prefixes), float(margin_ms), limit, session, sessions
         )
         return Ended(tuple(Hold(row[0], row[1]) for row in rows), int(rows[0][2]) if rows else None)
-
-    def expire_awaits(self, limit: int) -> Operation[Expired]:
-        """Wake up to `limit` instances whose `await_deadline` has passed."""
-        _check_limit(limit)
-        rows = yield call(self._sql["maintenance/expire_awaits"], limit)
-        return Expired(tuple(Woken(row[0], row[1]) for row in rows), int(rows[0][2]) if rows else None)
 
     def collect(self, *, retention_ms: float, limit: int, after: Place | None = None) -> Operation[Collected]:
         """Delete what may go of the next `limit` rows that have been terminal for `retention_ms`.

@@ -11,6 +11,7 @@ A node's sessions carry its name, so that another process of the same name can s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 import re
@@ -23,7 +24,7 @@ import psycopg
 
 from engine.flusher import Flusher
 from engine.machine import Machine, Registry
-from engine.maintenance import LimiterSweeps, Maintenance
+from engine.maintenance import Maintenance, NodeLimiter
 from engine.observer import LoggingObserver, Observer
 from engine.picker import Commit, Picker
 from engine.pokes import Pokes
@@ -35,13 +36,14 @@ from engine.sweeper import Sweeper, queue_of_claim
 MAX_THREADS = 64
 # Heartbeat, sweeps and pokes; each scheduler and each flusher has one of its own.
 OTHER_SESSIONS = 3
+CONFIGURE_PAUSE_S = 1.0
 # A tick comes up to this share of its interval early, never late: nodes drift apart, and no lease is renewed late.
 TICK_JITTER = 0.1
 
 
 class Node:
     """Runs machines. `picker` and `maintenance` may carry another catalogue, `observer` may record; all have working
-    defaults. `limiter`: whose counters this node keeps right; None for a node without gates and rates."""
+    defaults. `limiter`: what gates and rates ask; None for a node that knows none."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Node:
         *,
         picker: Picker | None = None,
         maintenance: Maintenance | None = None,
-        limiter: LimiterSweeps | None = None,
+        limiter: NodeLimiter | None = None,
         observer: Observer | None = None,
         name_claim: Callable[[str], str] | None = None,
     ) -> None:
@@ -85,6 +87,8 @@ class Node:
             min(MAX_THREADS, sum(queue.concurrency for queue in policy.queues)), thread_name_prefix="step"
         )
         async with Sessions(self._dsn, self._observer, size=size, name=self._session_name) as sessions:
+            if self._limiter is not None:
+                await self._until_configured(sessions, self._limiter)
             sweeper = self._sweeper(sessions)
             if policy.startup_reclaim:
                 await self._tick(sweeper.reclaim)
@@ -101,6 +105,7 @@ class Node:
                     threads=threads,
                     name_claim=self._name_claim,
                     jitter=self._jitter,
+                    limiter=self._limiter,
                 )
                 for queue in policy.queues
             }
@@ -134,6 +139,8 @@ class Node:
             max_delay_ms=flusher.max_delay_ms,
             give_up_ms=self._policy.lease_ttl_ms,
             committed=self._poke_after,
+            woken=lambda queue: self._made_runnable([queue]),
+            limiter=self._limiter,
         )
 
     def _sweeper(self, sessions: Sessions) -> Sweeper:
@@ -158,6 +165,18 @@ class Node:
             poked=self._poked,
             debounce_ms=self._policy.poke_debounce_ms,
         )
+
+    async def _until_configured(self, sessions: Sessions, limiter: NodeLimiter) -> None:
+        """Gates and rates must be known before a row is claimed: until they are written down, or `stop`."""
+        while not self._stop.is_set():
+            try:
+                await sessions.run("sync_config", {}, limiter.sync_config(), lambda _: {})
+            except (OutcomeUnknown, Unavailable, psycopg.Error):
+                self._observer.count("tick_failed")
+            else:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), CONFIGURE_PAUSE_S)
 
     async def _until_stopped(self, tasks: list[asyncio.Task[None]]) -> None:
         """Return on `stop`; raise what ended a component, for a node without one of its parts is not a node."""
@@ -228,6 +247,10 @@ class Node:
         )
         for hold in extended:
             holders[hold].extended(hold, alive_until)
+        slots = [slot for scheduler in self._schedulers.values() for slot in scheduler.slots]
+        if self._limiter is not None and slots:
+            told = {"slots": [[slot.key, slot.shard] for slot in slots]}
+            await sessions.run("renew", told, self._limiter.renew(slots), lambda _: {})
 
 
 class ClaimNames:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from engine.maintenance import LimiterSweeps, Maintenance, Place
+from engine.maintenance import Maintenance, NodeLimiter, Place
 from engine.observer import Observer
 from engine.operation import Operation
 from engine.picker import Ended, Picker
@@ -33,7 +33,7 @@ class Sweeper:
         sessions: Sessions,
         picker: Picker,
         maintenance: Maintenance,
-        limiter: LimiterSweeps | None,
+        limiter: NodeLimiter | None,
         observer: Observer,
         session: str,
         made_runnable: Callable[[Iterable[str]], None],
@@ -101,13 +101,13 @@ class Sweeper:
             expired = await self._sessions.run(
                 "expire",
                 {"limit": limit},
-                self._maintenance.expire_awaits(limit),
-                lambda expired: {"ids": [woken.id for woken in expired.woken], "xid": expired.xid},
+                self._picker.expire_awaits(limit),
+                lambda expired: {"ids": list(expired.ids), "xid": expired.xid},
             )
-            if expired.woken:
-                self._observer.count("expired", len(expired.woken))
-                self._made_runnable(woken.queue for woken in expired.woken)
-            if len(expired.woken) < limit:
+            if expired.ids:
+                self._observer.count("expired", len(expired.ids))
+                self._made_runnable(expired.queues)
+            if len(expired.ids) < limit:
                 return
 
     async def collect(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from engine.maintenance import Collected, Expired, Maintenance, Place, Woken
+from engine.maintenance import Collected, Maintenance, Place
 from engine.operation import Operation, T
 from engine.picker import Ended, Hold, Job
 from engine.statements import Catalogue
@@ -31,17 +31,6 @@ def executing(race: Race, claim: str, *, lease_left_ms: float = 0.0) -> int:
     """A row under that claim, whose lease ends that far from now."""
     row_id = insert(race)
     race.do(race.picker.claim(queue="default", batch=1, claim=claim, lease_ms=lease_left_ms))
-    return row_id
-
-
-def parked(race: Race, *, seconds_left: float | None, **fields: Any) -> int:
-    row_id = insert(race, **fields)
-    race.rows(
-        "UPDATE gen_durable SET status = 'awaiting_signal', awaits = '{a}', attempt = 3,"
-        " await_deadline = now() + %s::float8 * interval '1 second' WHERE id = %s",
-        seconds_left,
-        row_id,
-    )
     return row_id
 
 
@@ -219,57 +208,6 @@ def test_a_prefix_without_its_delimiter_is_refused(race: Race) -> None:
         race.do(reclaim(["i:default@a"]))
 
 
-# ------------------------------------------------------------------------------------------------------ expiry
-
-
-def test_expiry_wakes_who_has_waited_too_long_and_keeps_awaits_and_attempt(race: Race) -> None:
-    late = parked(race, seconds_left=-1, queue="q")
-    parked(race, seconds_left=60)
-    parked(race, seconds_left=None)
-
-    expired = race.do(SWEEPS.expire_awaits(10))
-
-    assert expired.woken == (Woken(late, "q"),)
-    assert expired.xid is not None
-    assert race.row(late, "status::text, await_deadline, awaits, attempt") == ("runnable", None, ["a"], 3)
-    assert race.do(SWEEPS.expire_awaits(10)) == Expired((), None)
-
-
-def test_expiry_wakes_the_longest_waiting_up_to_its_limit_and_passes_over_locked_rows(race: Race) -> None:
-    second, first, locked = (parked(race, seconds_left=left) for left in (-1, -2, -3))
-
-    with race.locked(locked):
-        assert [woken.id for woken in race.do(SWEEPS.expire_awaits(1)).woken] == [first]
-        assert [woken.id for woken in race.do(SWEEPS.expire_awaits(9)).woken] == [second]
-
-
-def test_expiry_leaves_a_row_that_was_woken_after_its_snapshot(race: Race) -> None:
-    row_id = parked(race, seconds_left=-1)
-    race.install_gates()
-    gate = race.gate_at_start("sweeper")
-
-    pending = race.begin("sweeper", SWEEPS.expire_awaits(9))
-    race.rows("UPDATE gen_durable SET status = 'runnable', await_deadline = NULL")
-    race.do(race.picker.claim(queue="default", batch=1, claim="c", lease_ms=LEASE_MS))
-    race.open_gate(gate)
-
-    assert pending.result(20) == Expired((), None)
-    assert race.row(row_id, "status::text") == ("executing",)
-
-
-def test_expiry_leaves_a_row_that_parked_anew_after_its_snapshot(race: Race) -> None:
-    row_id = parked(race, seconds_left=-1)
-    race.install_gates()
-    gate = race.gate_at_start("sweeper")
-
-    pending = race.begin("sweeper", SWEEPS.expire_awaits(9))
-    race.rows("UPDATE gen_durable SET await_deadline = now() + interval '1 hour'")
-    race.open_gate(gate)
-
-    assert pending.result(20) == Expired((), None)
-    assert race.row(row_id, "status::text") == ("awaiting_signal",)
-
-
 # ---------------------------------------------------------------------------------------------------------- GC
 
 
@@ -393,7 +331,7 @@ def test_gc_sends_two_statements_or_one_when_nothing_may_go(race: Race) -> None:
 
 @pytest.mark.parametrize("limit", [-1, 10**9, True, 1.0, "1"])
 def test_a_limit_that_is_none_is_refused(race: Race, limit: Any) -> None:
-    for operation in (SWEEPS.expire_awaits(limit), reclaim(limit=limit), collect(limit=limit)):
+    for operation in (reclaim(limit=limit), collect(limit=limit)):
         with pytest.raises(UnstorableValue, match="limit"):
             race.do(operation)
 
@@ -413,7 +351,7 @@ FROM generate_series(1, 20000) AS n,
 
 SWEPT: dict[str, tuple[list[object], str]] = {
     "maintenance/reclaim": ([["i:default@a-"], 10_000.0, 100, "i@a-b", "i@a-"], "gen_durable_lease"),
-    "maintenance/expire_awaits": ([100], "gen_durable_await_deadline"),
+    "picker/expire_awaits": ([100], "gen_durable_await_deadline"),
     "maintenance/gc_select": ([60_000.0, 100, "-infinity", 0], "gen_durable_gc"),
     "maintenance/gc_delete": ([list(range(1, 101))], "gen_durable_pkey"),
 }

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
+from engine.limits import Admission, Slot
 from engine.machine import Done, Machine, Outcome, Step
 from engine.node import ClaimNames, session_prefix
 from engine.operation import Operation, call
-from engine.picker import Job
+from engine.picker import Claimed, Job
 from engine.policy import FlusherPolicy, PolicyError, QueuePolicy
 from engine.statements import Statement
 from tests.fixtures.node import DEADLINE_S, Jobs, Notes, policy, running_node
@@ -167,10 +169,24 @@ def test_collection_works_through_pages_past_what_it_must_spare(jobs: Jobs) -> N
 
 
 class CountingLimiter:
-    """A limiter whose sweeps are seen, and fail the first time."""
+    """A limiter whose sweeps are seen, and fail the first time. It is asked for nothing else."""
+
+    gates: Sequence[str] = ()
 
     def __init__(self) -> None:
         self.sweeps: list[str] = []
+
+    def admit(self, rows: Sequence[Claimed]) -> Operation[Admission]:
+        raise NotImplementedError
+
+    def credit(self, slots: Sequence[Slot]) -> Operation[Any]:
+        raise NotImplementedError
+
+    def renew(self, slots: Sequence[Slot]) -> Operation[Any]:
+        raise NotImplementedError
+
+    def sync_config(self) -> Operation[int]:
+        return self._sweep("sync_config")
 
     def reconcile(self, limit: int) -> Operation[int]:
         return self._sweep("reconcile")
@@ -180,7 +196,7 @@ class CountingLimiter:
 
     def _sweep(self, name: str) -> Operation[int]:
         self.sweeps.append(name)
-        divisor = 0 if self.sweeps.count("reconcile") == 1 else 1
+        divisor = 0 if self.sweeps.count(name) == 1 else 1
         rows = yield call(Statement.parse("test/sweep", "SELECT 1 / $1::integer"), divisor)
         return int(rows[0][0])
 
@@ -195,8 +211,9 @@ def test_the_sweeps_of_a_limiter_run_and_a_failed_tick_ends_nothing(jobs: Jobs) 
                     await asyncio.sleep(0.005)
 
     asyncio.run(main())
-    assert limiter.sweeps[:3] == ["reconcile", "reconcile", "sweep_buckets"]
-    assert notes.counts["tick_failed"] == 1
+    assert limiter.sweeps[:5] == ["sync_config", "sync_config", "reconcile", "reconcile", "sweep_buckets"]
+    assert notes.counts["tick_failed"] >= 2
+    assert [name for name, _ in notes.operations[:3]] == ["sync_config", "sync_config", "reclaim"]
 
 
 def test_parts_that_are_off_send_nothing(jobs: Jobs) -> None:
@@ -217,7 +234,13 @@ def test_parts_that_are_off_send_nothing(jobs: Jobs) -> None:
             await jobs.until("SELECT count(*) FROM gen_durable WHERE status = 'done'", 1)
 
     asyncio.run(main())
-    assert {name for name, _ in notes.operations} - {"heartbeat"} == {"claim", "step", "flush"}
+    assert {name for name, _ in notes.operations} - {"heartbeat"} == {
+        "sync_config",
+        "claim",
+        "enrich",
+        "step",
+        "flush",
+    }
 
 
 def test_a_queue_goes_through_the_first_flusher_that_serves_it(jobs: Jobs) -> None:
