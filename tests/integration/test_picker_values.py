@@ -59,7 +59,7 @@ def assert_stored(connection: psycopg.Connection[Any], job: Job, row_id: int) ->
 @several_examples
 @given(job=jobs)
 def test_a_legal_job_is_read_back_as_it_was_inserted(connection: psycopg.Connection[Any], job: Job) -> None:
-    connection.execute("TRUNCATE gen_durable, signals")
+    connection.execute("TRUNCATE gen_durable, signals, signal_receipts")
 
     row_id = perform(connection, Picker().insert(job))
 
@@ -72,7 +72,7 @@ def test_a_legal_job_is_read_back_as_it_was_inserted(connection: psycopg.Connect
 def test_a_legal_batch_is_read_back_as_it_was_inserted(
     connection: psycopg.Connection[Any], batch: list[Job]
 ) -> None:
-    connection.execute("TRUNCATE gen_durable, signals")
+    connection.execute("TRUNCATE gen_durable, signals, signal_receipts")
 
     for job, row_id in zip(batch, perform(connection, Picker().insert_many(batch)), strict=True):
         if row_id is not None:
@@ -82,7 +82,7 @@ def test_a_legal_batch_is_read_back_as_it_was_inserted(
 @settings(several_examples, max_examples=60)
 @given(job=jobs)
 def test_a_legal_job_can_be_claimed(connection: psycopg.Connection[Any], job: Job) -> None:
-    connection.execute("TRUNCATE gen_durable, signals")
+    connection.execute("TRUNCATE gen_durable, signals, signal_receipts")
     row_id = perform(connection, Picker().insert(job))
     connection.execute("UPDATE gen_durable SET eligible_at = '-infinity'")
 

@@ -107,8 +107,11 @@ SET
     END,
     await_deadline = CASE WHEN o.kind = 'await' THEN now() + o.ms * interval '1 millisecond' END,
     children_pending = CASE WHEN o.kind = 'childs' THEN o.children ELSE g.children_pending END,
-    -- An identity whose scope ends here is given up for good, never retaken: parks come back.
-    correlation_scope = CASE WHEN o.status = ANY (g.correlation_scope) THEN g.correlation_scope ELSE '{}' END,
+    -- An identity whose scope a park leaves is given up for good, never retaken when the row wakes.
+    correlation_scope = CASE
+        WHEN o.kind IN ('await', 'childs') AND o.status <> ALL (g.correlation_scope) THEN '{}'
+        ELSE g.correlation_scope
+    END,
     updated_at = now()
 FROM owned AS o
 CROSS JOIN (SELECT count(*) FROM locked) AS lock_all
