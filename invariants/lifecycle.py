@@ -35,7 +35,7 @@ from invariants.changes import (
 )
 from invariants.ledger.pgoutput import Row, Transaction
 from invariants.rules import Findings, Rest, microseconds, scope, text
-from invariants.witness import Insert, Witness
+from invariants.witness import Insert, Witness, error_of
 
 # What every end of a claim may change.
 HELD_COLUMNS: Final = (
@@ -171,6 +171,14 @@ class NoLostJob:
                     [number], None, [insert.operation],
                 )  # fmt: skip
         self._explain(witness)
+        for o in witness.broken_inserts:
+            self.checked += 1
+            jobs = len(o.value.get("jobs", (None,)))
+            self.findings.add(
+                f"{o.process} could not insert {jobs} jobs: {error_of(o).get('error')}: "
+                f"{error_of(o).get('message', '')}",
+                (), None, [o],
+            )  # fmt: skip
         for insert in witness.refused:
             self._refusal(insert, rest.evidence.clock_slack_ms)
         return None

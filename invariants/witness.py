@@ -94,6 +94,7 @@ class Witness:
         self.inserts: dict[int, Insert] = {}
         self.refused: list[Insert] = []
         self.unknown_inserts: list[Insert] = []
+        self.broken_inserts: list[Operation] = []
         self.names_claims = False
         self._last: tuple[int, Ender | None] = (-1, None)
         for operation in operations:
@@ -121,6 +122,9 @@ class Witness:
                 self.retention_ms = kept if self.retention_ms is None else min(kept, self.retention_ms)
         elif o.f in ("insert", "insert_many"):
             jobs = [o.value["job"]] if o.f == "insert" else o.value["jobs"]
+            if o.type == "fail" and (error_of(o).get("sqlstate") or "")[:2] not in UNCERTAIN_CLASSES:
+                # Clients are made to send what the server takes; its word against a job is the engine's fault.
+                self.broken_inserts.append(o)
             if is_unknown(o):
                 self.unknown_inserts.extend(Insert(o, job, None) for job in jobs)
             elif o.type == "ok":

@@ -1,0 +1,70 @@
+"""Pickers that take one step of their protocol differently: mutants that no edit of a statement can express."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from engine.operation import Call, Operation, Row, call
+from engine.picker import Commit, Job, Picker
+from engine.statements import Catalogue, Statement
+from invariants.mutants.mutant import Mutant
+
+_COLUMNS = (
+    "fsm", "fsm_version", "step", "state", "queue", "priority", "eligible_at", "concurrency_key", "rate_limit",
+    "weight", "correlation_key", "correlation_scope",
+)  # fmt: skip
+_TYPES = (
+    "text", "integer", "text", "jsonb", "text", "smallint", "timestamptz", "text", "text", "double precision", "text",
+    "text::durable_status[]",
+)  # fmt: skip
+
+
+class RidersOfTheStale(Picker):
+    """Riders act on every outcome of the batch, also on those whose row somebody else holds by now."""
+
+    def _riders(
+        self, commits: Sequence[Commit], rows: Sequence[Row]
+    ) -> tuple[list[Call], list[tuple[int, int]]]:
+        won = {(row[0], row[1]) for row in rows}
+        stale = [(c.id, c.claim, None, None, None, None) for c in commits if (c.id, c.claim) not in won]
+        return super()._riders(commits, [*rows, *stale])
+
+
+class PlaceholderPerValue(Picker):
+    """A batch is inserted with one parameter for each of its values."""
+
+    def insert_many(self, jobs: Sequence[Job]) -> Operation[list[int | None]]:
+        """As the picker's; the answer's order is the batch's, for this test has no duplicates."""
+        if not jobs:
+            return []
+        values: list[Any] = []
+        tuples: list[str] = []
+        for job in jobs:
+            first = len(values)
+            values.extend(job.columns())
+            names = (f"${first + n + 1}::{kind}" for n, kind in enumerate(_TYPES))
+            tuples.append("(" + ", ".join(_defaulted(names)) + ")")
+        text = (
+            "-- A batch with a parameter for each value.\n"
+            f"INSERT INTO gen_durable ({', '.join(_COLUMNS)}) VALUES {', '.join(tuples)}\n"
+            "ON CONFLICT (correlation_guard) WHERE correlation_guard IS NOT NULL DO NOTHING RETURNING id"
+        )
+        rows = yield call(Statement.parse("picker/insert_values", text), *values)
+        return [row[0] for row in rows]
+
+
+def _defaulted(names: Iterable[str]) -> list[str]:
+    return [f"coalesce({name}, now())" if name.endswith("timestamptz") else name for name in names]
+
+
+def picker_of(mutant: Mutant | None) -> Picker:
+    """The picker over the sound catalogue, or the mutant's over its own."""
+    if mutant is None:
+        return Picker()
+    catalogue = mutant.apply(Catalogue.load())
+    if "riders-of-the-stale" in mutant.protocol:
+        return RidersOfTheStale(catalogue)
+    if "placeholder-per-value" in mutant.protocol:
+        return PlaceholderPerValue(catalogue)
+    return Picker(catalogue)
