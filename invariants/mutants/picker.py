@@ -195,6 +195,13 @@ PICKER_MUTANTS: Final = (
         statements={"picker/flush_lock": (Patch("    ORDER BY g.id\n    FOR NO KEY UPDATE OF g\n", ""),)},
     ),
     Mutant(
+        name="children-after-update",
+        summary="a flush changes its rows, which gives identities up, and inserts children then, as documented: the "
+        "insert waits for another flush that has given an identity up",
+        caught_by=("no-deadlock",),
+        protocol=frozenset(("children-after-update",)),
+    ),
+    Mutant(
         name="reclaim-without-margin",
         summary="a boot takes back whatever carries its prefix, also from a living node of the same name",
         caught_by=("lease-respect",),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from engine.operation import Call, Operation, Row, call
-from engine.picker import Commit, Job, Picker
+from engine import operation
+from engine.operation import Begin, Call, Operation, Row, call
+from engine.picker import Commit, Ended, Hold, Job, Picker
 from engine.statements import Catalogue, Statement
 from invariants.mutants.mutant import Mutant
 
@@ -29,6 +30,23 @@ class RidersOfTheStale(Picker):
         won = {(row[0], row[1]) for row in rows}
         stale = [(c.id, c.claim, None, None, None, None) for c in commits if (c.id, c.claim) not in won]
         return super()._riders(commits, [*rows, *stale])
+
+
+class ChildrenAfterUpdate(Picker):
+    """A flush changes its rows first and inserts their children then, as documented."""
+
+    def flush(self, commits: Sequence[Commit]) -> Operation[Ended]:
+        """As the picker's, in the other order; it counts the children as if all of them landed."""
+        if not any(commit.children for commit in commits):
+            return (yield from super().flush(commits))
+        counts = {commit.id: len(commit.children) for commit in commits}
+        _, rows = yield (Begin(), self._flush_call(commits, counts))
+        children = [(*job.columns(), commit.id) for commit in commits for job in commit.children]
+        columns = zip(*children, strict=True)
+        yield call(self._sql["picker/flush_children"], *(list(column) for column in columns))
+        calls, _ = self._riders(commits, rows)
+        yield (*calls, operation.Commit())
+        return Ended(tuple(Hold(row[0], row[1]) for row in rows), int(rows[0][2]) if rows else None)
 
 
 class PlaceholderPerValue(Picker):
@@ -65,6 +83,8 @@ def picker_of(mutant: Mutant | None) -> Picker:
     catalogue = mutant.apply(Catalogue.load())
     if "riders-of-the-stale" in mutant.protocol:
         return RidersOfTheStale(catalogue)
+    if "children-after-update" in mutant.protocol:
+        return ChildrenAfterUpdate(catalogue)
     if "placeholder-per-value" in mutant.protocol:
         return PlaceholderPerValue(catalogue)
     return Picker(catalogue)

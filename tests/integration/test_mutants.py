@@ -285,6 +285,31 @@ def reaper_meets_birth(arena: Arena) -> None:
     flushing.result()
 
 
+def two_flushes_swap_identities(arena: Arena) -> None:
+    """Each of two flushes ends the holder of an identity and spawns a child of the other's."""
+    one, two = arena.session("one"), arena.session("two")
+    ends = [one.insert(job(correlation_key=key)) or 0 for key in ("a", "b")]
+    parents = [one.insert(job()) or 0 for _ in range(2)]
+    one.claim("one.1")
+    for row in (*ends, *parents):
+        one.step(row, "one.1")
+    batches = [
+        (
+            commit(ends[place], "one.1"),
+            commit(parents[place], "one.1", "childs", step="join", children=(job(correlation_key=spawned),)),
+        )
+        for place, spawned in enumerate(("b", "a"))
+    ]
+    one.set("gate.key", "b")
+    with arena.closed_gate():
+        first = arena.start(quietly(one.flush), *batches[0])
+        arena.wait_for_gate(one, first, ROW_GATE)
+        other = arena.start(quietly(two.flush), *batches[1])
+        arena.wait_until_blocked(two, other)
+    first.result()
+    other.result()
+
+
 def namesake_boots(arena: Arena) -> None:
     """A node's claim is well within its lease when another process of its name starts."""
     one, two = arena.session("one"), arena.session("two")
@@ -331,6 +356,7 @@ SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "signal-to-the-dead": signal_meets_end,
     "dedup-forgets": delivery_repeated_after_consumption,
     "children-without-parent-lock": reaper_meets_birth,
+    "children-after-update": two_flushes_swap_identities,
     "reclaim-without-margin": namesake_boots,
     "key-collides-with-id": key_that_reads_like_an_id,
     "json-double-encoded": one_job,
