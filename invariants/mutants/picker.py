@@ -244,4 +244,16 @@ PICKER_MUTANTS: Final = (
         caught_by=("no-lost-job",),
         protocol=frozenset(("placeholder-per-value",)),
     ),
+    Mutant(
+        name="serialise-outside-guard",
+        summary="an outcome that cannot be stored ends its worker instead of its job",
+        caught_by=("no-lost-job",),
+        protocol=frozenset(("serialise-outside-guard",)),
+    ),
+    Mutant(
+        name="min-demand-unclamped",
+        summary="a node waits for more room than it will ever have before it claims",
+        caught_by=("no-lost-job",),
+        protocol=frozenset(("min-demand-unclamped",)),
+    ),
 )

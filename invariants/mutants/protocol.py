@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import engine.node
 from engine import operation
+from engine.machine import Step
 from engine.operation import Begin, Call, Operation, Row, call
 from engine.picker import Commit, Ended, Hold, Job, Picker
+from engine.policy import QueuePolicy
+from engine.scheduler import Scheduler
 from engine.statements import Catalogue, Statement
+from engine.values import UnstorableValue
 from invariants.mutants.mutant import Mutant
 
 _COLUMNS = (
@@ -88,3 +95,28 @@ def picker_of(mutant: Mutant | None) -> Picker:
     if "placeholder-per-value" in mutant.protocol:
         return PlaceholderPerValue(catalogue)
     return Picker(catalogue)
+
+
+class CrashesOnUnstorable(Scheduler):
+    """An outcome that cannot be stored ends its worker: the lease runs out, the row is reaped, and all begins anew."""
+
+    def _answer_error(self, step: Step, hold: Hold, turn: int, error: Exception) -> Commit:
+        if isinstance(error, UnstorableValue):
+            raise asyncio.CancelledError
+        return super()._answer_error(step, hold, turn, error)
+
+
+@contextmanager
+def nodes_of(mutant: Mutant | None) -> Iterator[None]:
+    """While the block runs, nodes of this process take the mutant's steps."""
+    steps = frozenset() if mutant is None else mutant.protocol
+    scheduler, threshold = vars(engine.node)["Scheduler"], QueuePolicy.demand_threshold
+    if "serialise-outside-guard" in steps:
+        setattr(engine.node, "Scheduler", CrashesOnUnstorable)  # noqa: B010  # a constant to the type checker
+    if "min-demand-unclamped" in steps:
+        setattr(QueuePolicy, "demand_threshold", property(lambda queue: queue.min_demand))  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(engine.node, "Scheduler", scheduler)  # noqa: B010
+        setattr(QueuePolicy, "demand_threshold", threshold)  # noqa: B010
