@@ -41,7 +41,8 @@ class Evidence(msgspec.Struct, frozen=True):
     `pg_stat_database.deadlocks` over the run, None when it could not be read or was reset by a crash.
     `server_log`: the server's log lines of this database that hold an error, None when there is no access.
     `no_ledger`: why there is none, in words for the user. `clock_slack_ms`: how far the server's clock may be
-    from this machine's.
+    from this machine's. `exercises`: the invariants that the run sets out to exercise; None: it does not say, and
+    every one of them counts.
     """
 
     at_rest: bool = False
@@ -49,6 +50,7 @@ class Evidence(msgspec.Struct, frozen=True):
     server_log: tuple[str, ...] | None = None
     no_ledger: str | None = None
     clock_slack_ms: float = 1000.0
+    exercises: tuple[str, ...] | None = None
 
 
 def read_evidence(folder: Path) -> Evidence:

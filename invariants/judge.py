@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from invariants.changes import Changes, Columns, Parser, Sorter
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Relation, Row, Transaction, format_lsn, reduce
-from invariants.ledger.state import State, Table
-from invariants.picker import PICKER_RULES, TABLE, is_settled
-from invariants.rules import Columns, Findings, Found, Rest, Rule, Transition
+from invariants.ledger.state import State, Step, Table
+from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES, TABLE, is_settled
+from invariants.rules import Findings, Found, Rest, Rule
 from invariants.verdict import Judgement, Report, Violation, Witnessed, judgement
 from invariants.verdict import Row as EvidenceRow
 from invariants.witness import Witness
@@ -38,14 +39,20 @@ _NO_COLUMNS = Columns(
         0, "public", TABLE,
         (
             "id", "fsm", "step", "state", "attempt", "result", "last_error", "status", "queue", "priority",
-            "eligible_at", "locked_by", "lease_expires_at", "concurrency_key", "concurrency_shard",
-            "correlation_key", "correlation_scope", "updated_at",
+            "eligible_at", "locked_by", "lease_expires_at", "concurrency_key", "concurrency_shard", "rate_limit",
+            "weight", "awaits", "await_deadline", "parent_id", "children_pending", "correlation_key",
+            "correlation_scope", "updated_at",
         ),
         (0,),
     )
 )  # fmt: skip
 
+# Tables that stand beside the jobs in the evidence: an inbox with its target, a bucket by itself.
+_BESIDES: Final = ("signals", "gen_durable_buckets")
+
 Transactions = Callable[[], Iterable[Transaction]]
+# What evidence is about: a job by its id, a bucket by kind and key.
+Subject = int | tuple[str, str]
 
 
 class Judge:
@@ -62,7 +69,13 @@ class Judge:
         self._settled: Callable[[Row], bool] = lambda _: False
         self._columns: Columns | None = None
         self._rules: list[Rule] = []
-        self._raised: dict[str, str] = {}
+        self._sorter: Sorter | None = None
+        self._parser = Parser()
+        # Which rules look at a transaction, by the groups that it has.
+        self._listeners: dict[int, list[Rule]] = {}
+        # Transactions from before the first job: configurations are set at boot.
+        self._early: list[tuple[Transaction, Changes]] = []
+        self.raised: dict[str, str] = {}
         self._broken: str | None = None
 
     @property
@@ -75,7 +88,7 @@ class Judge:
 
     def table(self, name: str) -> Table | None:
         """A table as replayed so far."""
-        return self._state.tables().get(name)
+        return self._state.table(name)
 
     def observe(self, transaction: Transaction) -> None:
         """One committed transaction. A ledger that cannot be replayed makes what rests on it unknown."""
@@ -84,61 +97,76 @@ class Judge:
         if self._broken is not None:
             return
         try:
-            transitions = self._replay(transaction)
+            changes = self._replay(transaction)
         except Exception as error:  # noqa: BLE001  # unknown, never held
             self._broken = f"the ledger cannot be replayed: {type(error).__name__}: {error}"
             return
-        if not transitions:
+        if self._sorter is None:
+            if changes.mask:
+                self._early.append((transaction, changes))
             return
-        for rule in self._rules:
+        self._feed(transaction, changes)
+
+    def _feed(self, transaction: Transaction, changes: Changes) -> None:
+        mask = changes.mask
+        listeners = self._listeners.get(mask)
+        if listeners is None:
+            listeners = self._listeners[mask] = [rule for rule in self._rules if rule.groups & mask]
+        for rule in listeners:
             try:
-                rule.transaction(transaction, transitions)
+                rule.transaction(transaction, changes)
             except Exception as error:  # noqa: BLE001  # unknown, never held
                 self._out(rule, error)
 
-    def _replay(self, transaction: Transaction) -> list[Transition]:
-        apply = self._state.apply
-        columns = self._columns
-        transitions = []
+    def _replay(self, transaction: Transaction) -> Changes:
+        apply, sorter = self._state.apply, self._sorter
+        changes = Changes(self._row)
         for change in transaction.changes:
-            if change.relation.name != TABLE:
-                apply(change)
-                continue
-            if columns is None:
-                columns = self._columns = Columns(change.relation)
-                self._settled = is_settled(columns)
-                self._rules = [rule(columns, self._witness) for rule in PICKER_RULES]
-            number, status = columns.id, columns.status
-            for step in apply(change):
-                old, new = step.old, step.new
-                row = old if new is None else new
-                assert row is not None
-                transitions.append(
-                    Transition(
-                        int(row[number] or 0),
-                        old,
-                        new,
-                        None if old is None else old[status],
-                        None if new is None else new[status],
-                    )
-                )
-        return transitions
+            name = change.relation.name
+            if name == TABLE:
+                if sorter is None:
+                    sorter = self._begin(change.relation)
+                for step in apply(change):
+                    sorter.add(changes, step.old, step.new)
+            else:
+                for step in apply(change):
+                    self._parser.add(changes, step)
+        return changes
+
+    def _begin(self, relation: Relation) -> Sorter:
+        """The table's columns are known: now there are rules."""
+        columns = self._columns = Columns(relation)
+        self._settled = is_settled(columns)
+        self._sorter = Sorter(columns)
+        self._make_rules(columns)
+        return self._sorter
+
+    def _make_rules(self, columns: Columns) -> None:
+        self._rules = [rule(columns, self._witness) for rule in PICKER_RULES]
+        early, self._early = self._early, []
+        for transaction, changes in early:
+            self._feed(transaction, changes)
+
+    def _row(self, number: int) -> Row | None:
+        """A job as it is after the transaction that is being judged."""
+        table = self._state.table(TABLE)
+        return None if table is None else table.get(str(number).encode())
 
     def conclude(self, evidence: Evidence, summary: LedgerSummary) -> list[tuple[Rule, str | None]]:
         """Every rule, with the reason why it cannot be held, if there is one."""
         if not self._rules:
-            self._rules = [rule(_NO_COLUMNS, self._witness) for rule in PICKER_RULES]
+            self._make_rules(_NO_COLUMNS)
         rest = Rest(evidence, summary, self._witness, self.table(TABLE))
         return [(rule, self._conclude(rule, rest)) for rule in self._rules]
 
     def _conclude(self, rule: Rule, rest: Rest) -> str | None:
-        if rule.name in self._raised:
-            return self._raised[rule.name]
+        if rule.name in self.raised:
+            return self.raised[rule.name]
         try:
             reason = rule.conclude(rest)
         except Exception as error:  # noqa: BLE001  # unknown, never held
             self._out(rule, error)
-            return self._raised[rule.name]
+            return self.raised[rule.name]
         if rule.needs_ledger:
             untrusted = self._untrusted(rest)
             if untrusted is not None:
@@ -165,7 +193,7 @@ class Judge:
         return None
 
     def _out(self, rule: Rule, error: Exception) -> None:
-        self._raised[rule.name] = f"the checker raised {type(error).__name__}: {error}"
+        self.raised[rule.name] = f"the checker raised {type(error).__name__}: {error}"
         rule.findings = Findings()
         rule.transaction = _ignore  # type: ignore[method-assign]
 
@@ -191,7 +219,15 @@ def judge(
     judgements: list[Judgement] = []
     for rule, reason in concluded:
         mine = [violations[id(one)] for one in rule.findings.first]
-        judgements.append(judgement(rule.name, rule.checked, rule.findings.count, mine, reason))
+        expected = (
+            evidence.exercises is None
+            or rule.name in evidence.exercises
+            or rule.name in ALWAYS_EXERCISED
+            or rule.name in first.raised
+        )
+        judgements.append(
+            judgement(rule.name, rule.checked, rule.findings.count, mine, reason, expected=expected)
+        )
     return Report(
         tuple(judgements), first.transactions, first.changes, 0 if operations is None else len(operations)
     )
@@ -201,27 +237,55 @@ def collect(
     found: Sequence[Found], transactions: Transactions, witness: Witness | None
 ) -> dict[int, Violation]:
     """The violations with their transactions, keyed by the identity of what was found."""
-    wanted = {row for one in found for row in one.rows}
-    seen: dict[int, list[tuple[Transaction, EvidenceRow]]] = {row: [] for row in wanted}
-    state, columns = State(), None
+    wanted: set[Subject] = {row for one in found for row in one.rows}
+    wanted |= {bucket for one in found for bucket in one.buckets}
+    seen: dict[Subject, list[tuple[Transaction, EvidenceRow]]] = {subject: [] for subject in wanted}
+    state, columns, parser = State(), None, Parser()
     for transaction in transactions() if wanted else ():
         for change in transaction.changes:
-            if change.relation.name != TABLE:
+            name = change.relation.name
+            if name != TABLE and name not in _BESIDES:
                 continue
-            columns = columns or Columns(change.relation)
+            if columns is None and name == TABLE:
+                columns = Columns(change.relation)
             for step in state.apply(change):
-                row = step.old if step.new is None else step.new
-                number = int(row[columns.id] or 0) if row is not None else 0
-                if number in wanted:
-                    seen[number].append((transaction, _reduced(columns, number, step.old, step.new)))
+                found_in = seen.get(_subject(step, columns, parser))
+                if found_in is not None:
+                    found_in.append((transaction, _evidence(step, columns, parser)))
     return {id(one): _violation(one, seen, witness) for one in found}
 
 
+def _subject(step: Step, columns: Columns | None, parser: Parser) -> Subject:
+    row = step.old if step.new is None else step.new
+    if step.relation.name == TABLE:
+        assert columns is not None
+        assert row is not None
+        return int(row[columns.id] or 0)
+    return parser.subject(step)
+
+
+def _evidence(step: Step, columns: Columns | None, parser: Parser) -> EvidenceRow:
+    if step.relation.name == TABLE:
+        assert columns is not None
+        number = _subject(step, columns, parser)
+        assert isinstance(number, int)
+        return _reduced(columns, number, step.old, step.new)
+    names = step.relation.columns
+    keep = [place for place, name in enumerate(names) if name not in _NEVER]
+    return EvidenceRow(
+        parser.number(step),
+        reduce(step.old, names, keep),
+        reduce(step.new, names, keep),
+        step.relation.name,
+    )
+
+
 def _violation(
-    one: Found, seen: dict[int, list[tuple[Transaction, EvidenceRow]]], witness: Witness | None
+    one: Found, seen: dict[Subject, list[tuple[Transaction, EvidenceRow]]], witness: Witness | None
 ) -> Violation:
     rows: dict[int, tuple[Transaction, list[EvidenceRow]]] = {}
-    for number in one.rows:
+    subjects: list[Subject] = [*one.rows, *one.buckets]
+    for number in subjects:
         last: deque[tuple[Transaction, EvidenceRow]] = deque(maxlen=MAX_EVIDENCE)
         last.extend(entry for entry in seen[number] if one.number is None or entry[0].number <= one.number)
         for transaction, row in last:
@@ -235,7 +299,7 @@ def _violation(
 
 def _witnessed(transaction: Transaction, rows: Sequence[EvidenceRow], witness: Witness | None) -> Witnessed:
     started = [row.after["locked_by"] or "" for row in rows if row.after.get("status") == "executing"]
-    born = [row.id for row in rows if not row.before]
+    born = [row.id for row in rows if not row.before and row.table == TABLE]
     return Witnessed(
         transaction.number,
         transaction.xid,
@@ -257,5 +321,5 @@ def _reduced(columns: Columns, number: int, old: Row | None, new: Row | None) ->
     return EvidenceRow(number, reduce(old, columns.names, keep), reduce(new, columns.names, keep))
 
 
-def _ignore(_: Transaction, __: Sequence[Transition]) -> None:
+def _ignore(_: Transaction, __: Changes) -> None:
     """Stands in for a rule that raised."""

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from invariants.verdict import Judgement, Report, Row, Violation, Witnessed
 
-STYLES = {"held": "green", "violated": "bold red", "unknown": "yellow"}
+STYLES = {"held": "green", "violated": "bold red", "unknown": "yellow", "not_exercised": "dim"}
+NOUNS = {"gen_durable": "row", "signals": "signal", "gen_durable_buckets": "shard"}
 SHOWN = 3
 MAX_VALUE = 60
 
@@ -44,7 +45,7 @@ def invariants_table(report: Report) -> Table:
     for j in report.judgements:
         table.add_row(
             j.invariant,
-            Text(j.verdict, STYLES[j.verdict]),
+            Text(j.verdict.replace("_", " "), STYLES[j.verdict]),
             f"{j.checked:,}",
             f"{j.violated:,}" if j.violated else "",
             *([Text(j.reason or "")] if len(table.columns) > 4 else []),
@@ -78,7 +79,7 @@ def _print_transaction(console: Console, transaction: Witnessed) -> None:
         soft_wrap=True,
     )
     for row in transaction.changes:
-        console.print(Text(f"    row {row.id}  {describe(row)}"), soft_wrap=True)
+        console.print(Text(f"    {NOUNS[row.table]} {row.id}  {describe(row)}"), soft_wrap=True)
 
 
 def describe(row: Row) -> str:

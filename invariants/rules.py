@@ -1,10 +1,10 @@
 """What a rule is: a small state machine over transitions, that knows its name and says in prose what it
 found.
 
-A rule sees each transaction of the ledger once, in commit order, as the transitions of the rows it is about,
-and at the end whatever else there is to look at. It does no I/O and knows no clock. What it finds it names by
-row and transaction number only; `judge` looks up the transactions in a second pass, so that no rule has to
-remember them.
+A rule sees each transaction of the ledger once, in commit order, as the changes of the groups that it names
+(`invariants/changes.py`), and at the end whatever else there is to look at. It does no I/O and knows no clock.
+What it finds it names by row and transaction number only; `judge` looks up the transactions in a second pass, so
+that no rule has to remember them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Protocol
 
 import msgspec
 
+from invariants.changes import Changes, Columns
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.history.operations import Operation
-from invariants.ledger.pgoutput import Relation, Row, Transaction
+from invariants.ledger.pgoutput import Transaction
 from invariants.ledger.state import Table
 from invariants.verdict import MAX_VIOLATIONS
 from invariants.witness import Witness
@@ -26,25 +27,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Transition(msgspec.Struct, frozen=True, gc=False):
-    """One row through one change. `before` and `after` are its statuses, None where the row was or is not
-    there."""
-
-    id: int
-    old: Row | None
-    new: Row | None
-    before: bytes | None
-    after: bytes | None
-
-
 class Found(msgspec.Struct, frozen=True):
-    """A violation as a rule states it: prose, the rows it is about, and the transaction in which it
-    showed."""
+    """A violation as a rule states it: prose, the jobs it is about (their inboxes are shown with them), the
+    transaction in which it showed, and the buckets it is about as (kind, key)."""
 
     summary: str
     rows: tuple[int, ...] = ()
     number: int | None = None
     operations: tuple[Operation, ...] = ()
+    buckets: tuple[tuple[str, str], ...] = ()
 
 
 class Findings:
@@ -60,11 +51,12 @@ class Findings:
         rows: Sequence[int] = (),
         number: int | None = None,
         operations: Sequence[Operation] = (),
+        buckets: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Note one violation."""
         self.count += 1
         if len(self.first) < MAX_VIOLATIONS:
-            self.first.append(Found(summary, tuple(rows), number, tuple(operations)))
+            self.first.append(Found(summary, tuple(rows), number, tuple(operations), tuple(buckets)))
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -79,12 +71,14 @@ class Rest(msgspec.Struct, frozen=True):
 class Rule(Protocol):
     """One invariant's checker.
 
+    `groups` are those of `invariants/changes.py` that it looks at: it is called for no transaction without them.
     `needs_ledger`, `needs_history` and `needs_rest` say without what it cannot hold; `conclude` answers with
     a reason where it is unknown for another cause.
     """
 
     name: str
     statement: str
+    groups: int
     needs_ledger: bool
     needs_history: bool
     needs_rest: bool
@@ -94,38 +88,11 @@ class Rule(Protocol):
     def __init__(self, columns: Columns, witness: Witness | None, /) -> None:
         """`witness` is the history, where there is one."""
 
-    def transaction(self, transaction: Transaction, transitions: Sequence[Transition], /) -> None:
-        """One committed transaction's transitions, in the order of its changes."""
+    def transaction(self, transaction: Transaction, changes: Changes, /) -> None:
+        """What one committed transaction changed."""
 
     def conclude(self, rest: Rest, /) -> str | None:
         """The ledger has ended; look at what is only decided then."""
-
-
-class Columns:
-    """Places of the columns of `gen_durable` in the stream's rows. Raises KeyError when one is missing."""
-
-    def __init__(self, relation: Relation) -> None:
-        places = {name: place for place, name in enumerate(relation.columns)}
-        self.names = relation.columns
-        self.id = places["id"]
-        self.status = places["status"]
-        self.attempt = places["attempt"]
-        self.state = places["state"]
-        self.result = places["result"]
-        self.priority = places["priority"]
-        self.queue = places["queue"]
-        self.fsm = places["fsm"]
-        self.eligible_at = places["eligible_at"]
-        self.locked_by = places["locked_by"]
-        self.lease_expires_at = places["lease_expires_at"]
-        self.concurrency_key = places["concurrency_key"]
-        self.concurrency_shard = places["concurrency_shard"]
-        self.correlation_key = places["correlation_key"]
-        self.correlation_scope = places["correlation_scope"]
-
-    def all_but(self, *names: str) -> tuple[int, ...]:
-        """Places of all columns but these."""
-        return tuple(place for place, name in enumerate(self.names) if name not in names)
 
 
 def microseconds(text: bytes) -> int:

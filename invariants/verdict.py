@@ -3,7 +3,11 @@
 1. Violated beats unknown beats held.
 2. Nothing checked at all is unknown, never held.
 3. A checker that raises is unknown, with the exception as the reason.
-4. Evidence is bounded: the first violations of each invariant are kept whole, the rest are counted.
+4. A run may declare which invariants it exercises (`Evidence.exercises`). One that it does not declare and that
+   nothing was subject to is `not_exercised`: listed, and no part of the run's verdict. A declared one that nothing
+   was subject to stays unknown, and an undeclared one that something was subject to is judged like any other, so a
+   declaration can hide nothing. A run of which nothing at all was exercised is unknown.
+5. Evidence is bounded: the first violations of each invariant are kept whole, the rest are counted.
 """
 
 from __future__ import annotations
@@ -14,16 +18,20 @@ from typing import Any, Final, Literal
 import msgspec
 
 Verdict = Literal["held", "violated", "unknown"]
+# What can become of one invariant.
+Finding = Literal["held", "violated", "unknown", "not_exercised"]
 EXIT_CODES: Final[dict[Verdict, int]] = {"held": 0, "violated": 1, "unknown": 4}
 MAX_VIOLATIONS: Final = 20
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One row's way through a transaction, reduced to the columns that matter: absent is an empty map."""
+    """One row's way through a transaction, reduced to the columns that matter: absent is an empty map. `id` is the
+    row's, for a bucket the shard's."""
 
     id: int
     before: dict[str, str | None]
     after: dict[str, str | None]
+    table: str = "gen_durable"
 
 
 class Witnessed(msgspec.Struct, frozen=True):
@@ -54,7 +62,7 @@ class Judgement(msgspec.Struct, frozen=True):
     """
 
     invariant: str
-    verdict: Verdict
+    verdict: Finding
     checked: int
     violated: int = 0
     violations: tuple[Violation, ...] = ()
@@ -101,21 +109,30 @@ class Report(msgspec.Struct, frozen=True):
         }
 
 
-def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """Violated beats unknown beats held; of no verdicts at all: unknown."""
-    found = set(verdicts)
+def overall(verdicts: Iterable[Finding]) -> Verdict:
+    """Violated beats unknown beats held; of no verdicts at all: unknown. What was not exercised has no say."""
+    found = set(verdicts) - {"not_exercised"}
     if "violated" in found:
         return "violated"
     return "held" if found == {"held"} else "unknown"
 
 
 def judgement(
-    invariant: str, checked: int, violated: int, violations: Iterable[Violation], reason: str | None = None
+    invariant: str,
+    checked: int,
+    violated: int,
+    violations: Iterable[Violation],
+    reason: str | None = None,
+    *,
+    expected: bool = True,
 ) -> Judgement:
-    """A judgement by the rules above: `reason` makes it unknown unless it is violated."""
+    """A judgement by the rules above: `reason` makes it unknown unless it is violated. `expected`: the run declares
+    it, or declares nothing."""
     kept = tuple(violations)[:MAX_VIOLATIONS]
     if violated:
         return Judgement(invariant, "violated", checked, violated, kept)
+    if checked == 0 and not expected:
+        return Judgement(invariant, "not_exercised", 0)
     if reason is not None:
         return Judgement(invariant, "unknown", checked, 0, (), reason)
     if checked == 0:

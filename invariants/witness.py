@@ -3,18 +3,32 @@
 The contract of values, per operation, as nodes and clients record them (`invoke` value → `ok` result):
 
     claim        {"queue", "batch", "claim"}              → {"ids": [in pick order], "contended"}
-    step         {"id", "claim", "step", "attempt"}       → {"kind"}
+    step         {"id", "claim", "step", "attempt", "signals": [ids handed to it], "awaits": [names] or None}
+                                                          → {"kind"}
     flush        {"outcomes": [[id, claim, kind], …]}     → {"xid", "committed": [[id, claim] or id, …]}
     heartbeat    {"holds": [[id, claim], …]}              → {"ids"}
     reap         {"limit"}                                → {"xid", "holds": [[id, claim], …]}
-    release      {"holds": [[id, claim], …]}              → {"xid", "released": [[id, claim], …]} or {"xid",
-    "ids"} insert       {"job": J}                               → {"id": id or None} insert_many  {"jobs":
-    [J, …]}                         → {"ids": [id or None, …]} count        {"event", "amount"} alone, no
-    invoke fault        {"fault", "target", "pid", …}            → ok when healed phase        {"phase":
-    "load" | "drain" | "rest"}
+    reclaim      {"prefix"}                               → {"xid", "holds": [[id, claim], …]}
+    release      {"holds": [[id, claim], …]}              → {"xid", "released": [[id, claim], …]} or {"xid", "ids"}
+    insert       {"job": J}                               → {"id": id or None}
+    insert_many  {"jobs": [J, …]}                         → {"ids": [id or None, …]}
+    signal       {"target": id or None, "key": text or None, "name", "dedup"}
+                                                          → {"outcome": "delivered" | "duplicate" | "no_target",
+                                                             "target": id or None, "signal": id or None}
+    admit        {"claim", "ids": [in pick order]}        → {"admitted": [[id, shard or None], …], "denied": [ids],
+                                                             "contended"}
+    credit       {"slots": [[key, shard], …]}             → {…, "contended"}
+    reconcile, sweep_buckets, sync_config                 → {…}
+    expire       {"limit"}                                → {"ids", "xid"}
+    gc           {"limit", "retention_ms"}                → {"ids"}
+    count        {"event", "amount"} alone, no invoke; `poke_dropped` says that a notification was held back
+    fault        {"fault", "target", "pid", …}            → ok when healed
+    phase        {"phase": "load" | "drain" | "rest"}
 
-J is {"fsm", "queue", "priority", "concurrency_key", "correlation_key", "scope": [statuses], "expect":
-{"status", "result"} or None}. A `fail` or `info` has {"error": class, "sqlstate", "message"} as its result.
+kind is that of the outcome: next, retry, done, stop, await, childs, continue. J is {"fsm", "queue", "priority",
+"concurrency_key", "correlation_key", "scope": [statuses], "expect": E or None}, and E, the end that its machine
+prescribes, {"status", "result", "needs": [dedup keys of the signals without which it does not end]}. A `fail` or `info`
+has {"error": class, "sqlstate", "message"} as its result.
 
 A `fail` is the server's word that nothing happened. One that came with a lost connection or a shutdown is
 not: the error may have overtaken the answer to a commit. Such a `fail` is read as `info`.
@@ -30,7 +44,11 @@ import msgspec
 
 from invariants.history.operations import Operation
 
-ENDERS = ("flush", "release", "reap")
+ENDERS = ("flush", "release", "reap", "reclaim")
+# What reads or writes the limiters' counters.
+LIMITERS = ("admit", "credit", "reconcile", "sweep_buckets", "sync_config")
+# What says something about the run, and is no work of the engine.
+REMARKS = ("count", "phase", "fault", "step")
 # Connection failures, operator intervention, and errors that the driver made up itself.
 UNCERTAIN_CLASSES = ("08", "57")
 MASK = 0xFFFFFFFF
@@ -45,8 +63,8 @@ class Insert(msgspec.Struct, frozen=True):
 
 
 class Ender(msgspec.Struct, frozen=True):
-    """A flush, release or reap that ended claims: `asked` (claim, kind of outcome) by row, `told` what it
-    was told."""
+    """A flush, release, reap or reclaim that ended or continued claims: `asked` (claim, kind of outcome) by row,
+    `told` what it was told."""
 
     operation: Operation
     asked: dict[int, list[tuple[str, str | None]]]
@@ -63,10 +81,20 @@ class Witness:
         self.unknown_flushes: dict[tuple[int, str], list[tuple[Operation, str]]] = {}
         self.unknown_releases: dict[tuple[int, str], list[Operation]] = {}
         self.unknown_reaps: list[Operation] = []
+        self.stale: dict[tuple[int, str], Operation] = {}
+        self.refused_flushes: list[Operation] = []
+        self.handed: dict[tuple[int, str], frozenset[int]] = {}
+        self.names_signals = False
+        self.deliveries: list[Operation] = []
+        self.delivered: set[tuple[int, str]] = set()
+        self.limiters: list[Operation] = []
+        self.counts: Counter[str] = Counter()
+        self.retention_ms: float | None = None
         self.acknowledged: Counter[tuple[int, str]] = Counter()
         self.inserts: dict[int, Insert] = {}
         self.refused: list[Insert] = []
         self.unknown_inserts: list[Insert] = []
+        self.broken_inserts: list[Operation] = []
         self.names_claims = False
         self._last: tuple[int, Ender | None] = (-1, None)
         for operation in operations:
@@ -75,11 +103,28 @@ class Witness:
     def _index(self, o: Operation) -> None:
         if o.f in ENDERS:
             self._index_ender(o)
+        elif o.f == "step":
+            self._index_step(o)
         elif o.f == "claim":
             self.names_claims = True
             self.claims[o.value["claim"]] = o
+        elif o.f == "signal":
+            self.deliveries.append(o)
+            if o.type == "ok" and o.result["target"] is not None and o.value["dedup"] is not None:
+                self.delivered.add((o.result["target"], o.value["dedup"]))
+        elif o.f in LIMITERS:
+            self.limiters.append(o)
+        elif o.f == "count":
+            self.counts[o.value["event"]] += o.value["amount"]
+        elif o.f == "gc":
+            kept = o.value.get("retention_ms")
+            if kept is not None:
+                self.retention_ms = kept if self.retention_ms is None else min(kept, self.retention_ms)
         elif o.f in ("insert", "insert_many"):
             jobs = [o.value["job"]] if o.f == "insert" else o.value["jobs"]
+            if o.type == "fail" and (error_of(o).get("sqlstate") or "")[:2] not in UNCERTAIN_CLASSES:
+                # Clients are made to send what the server takes; its word against a job is the engine's fault.
+                self.broken_inserts.append(o)
             if is_unknown(o):
                 self.unknown_inserts.extend(Insert(o, job, None) for job in jobs)
             elif o.type == "ok":
@@ -90,12 +135,40 @@ class Witness:
                     else:
                         self.inserts[row] = Insert(o, job, row)
 
+    def _index_step(self, o: Operation) -> None:
+        signals = o.value.get("signals")
+        if signals is None:
+            return
+        self.names_signals = True
+        if signals:
+            # A claim has several steps where it is continued in line; an inbox only grows under one.
+            key = (o.value["id"], o.value["claim"])
+            self.handed[key] = self.handed.get(key, frozenset()) | frozenset(signals)
+
+    def may_end(self, insert: Insert) -> bool:
+        """Whether its machine prescribes an end, and every signal that this end needs was delivered."""
+        expect = insert.job.get("expect")
+        return expect is not None and all(
+            (insert.id, dedup) in self.delivered for dedup in expect.get("needs", ())
+        )
+
+    def presented(self, row: int, claim: str) -> frozenset[int] | None:
+        """The signals that the steps of that claim were handed; None where nobody says."""
+        return self.handed.get((row, claim), frozenset()) if self.names_signals else None
+
     def _index_ender(self, o: Operation) -> None:
         if o.type == "ok":
             if o.result["xid"] is not None:
                 self.enders[o.result["xid"] & MASK] = o
             if o.f == "flush":
                 self.acknowledged.update(ended(o))
+                if len(o.result["committed"]) < len(o.value["outcomes"]):
+                    kept = set(committed(o))
+                    for row, claim, _ in o.value["outcomes"]:
+                        if (row, claim) not in kept:
+                            self.stale[row, claim] = o
+        elif o.f == "flush" and not is_unknown(o):
+            self.refused_flushes.append(o)
         elif is_unknown(o):
             if o.f == "flush":
                 for row, claim, kind in o.value["outcomes"]:
@@ -142,9 +215,9 @@ def error_of(o: Operation) -> dict[str, Any]:
     return o.result if o.type != "ok" and isinstance(o.result, dict) else {}
 
 
-def ended(o: Operation) -> list[tuple[int, str]]:
-    """The (id, claim) pairs that a flush, release or reap was told it ended."""
-    if o.f == "reap":
+def committed(o: Operation) -> list[tuple[int, str]]:
+    """The (id, claim) pairs that a flush, release, reap or reclaim was told it changed."""
+    if o.f in ("reap", "reclaim"):
         return [(row, claim) for row, claim in o.result["holds"]]
     named = o.result["committed"] if o.f == "flush" else o.result.get("released", o.result.get("ids"))
     if all(isinstance(entry, int) for entry in named):
@@ -155,11 +228,24 @@ def ended(o: Operation) -> list[tuple[int, str]]:
     return [(row, claim) for row, claim in named]
 
 
+def ended(o: Operation) -> list[tuple[int, str]]:
+    """Those of them that ended: a claim that was continued in line lasts."""
+    changed = committed(o)
+    if o.f != "flush":
+        return changed
+    lasting = {(entry[0], entry[1]) for entry in o.value["outcomes"] if entry[2] == "continue"}
+    return [pair for pair in changed if pair not in lasting] if lasting else changed
+
+
 def _ender(o: Operation) -> Ender:
     asked: dict[int, list[tuple[str, str | None]]] = {}
     entries = (
-        o.value["outcomes"] if o.f == "flush" else o.result["holds"] if o.f == "reap" else o.value["holds"]
+        o.value["outcomes"]
+        if o.f == "flush"
+        else o.result["holds"]
+        if o.f in ("reap", "reclaim")
+        else o.value["holds"]
     )
     for entry in entries:
         asked.setdefault(entry[0], []).append((entry[1], entry[2] if o.f == "flush" else None))
-    return Ender(o, asked, frozenset(ended(o)))
+    return Ender(o, asked, frozenset(committed(o)))

@@ -19,6 +19,7 @@ from invariants.ledger.frames import read_transactions
 from invariants.verdict import EXIT_CODES, Report
 from results.runs import Verdict, write_json
 from stress.config import RunConfig
+from stress.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
     from stress.run import Run
@@ -78,7 +79,9 @@ def never_began(config: RunConfig, folder: Path, reason: str) -> Judged:
 
 def _judge(run: Run, *, stopped: str | None) -> Judged:
     folder = run.folder
-    evidence = run.recording.evidence
+    evidence = msgspec.structs.replace(
+        run.recording.evidence, exercises=SCENARIOS[run.config.scenario].exercises
+    )
     write_json(folder / "run.json", _described(run.config, run.server, evidence))
     operations = merge_folder(folder)
     report = judge(

@@ -39,9 +39,8 @@ UNCHANGED: Final = b"\x00unchanged"
 _BEGIN = struct.Struct("!xqqI")
 _COMMIT = struct.Struct("!xBqqq")
 _RELATION_ID = struct.Struct("!xI")
-_COLUMN = struct.Struct("!BI")
+_LENGTH = struct.Struct("!I")
 _COUNT = struct.Struct("!H")
-_PADDING = b"\x00\x00\x00\x00"
 
 
 class DecodeError(ValueError):
@@ -172,18 +171,16 @@ def _row(message: bytes, at: int) -> tuple[Row, int, bool]:
     ledger."""
     (count,) = _COUNT.unpack_from(message, at)
     at += 2
-    # A trailing null is one byte long where _COLUMN reads five.
-    padded = message + _PADDING
-    unpack = _COLUMN.unpack_from
+    unpack = _LENGTH.unpack_from
     values: list[Value] = []
     append = values.append
     partial = False
     for _ in range(count):
-        kind, length = unpack(padded, at)
+        kind = message[at]
         if kind == 116:  # t
-            at += 5
-            append(padded[at : at + length])
-            at += length
+            start = at + 5
+            at = start + unpack(message, at + 1)[0]
+            append(message[start:at])
         elif kind == 110:  # n
             append(None)
             at += 1

@@ -74,10 +74,15 @@ class State:
     def __init__(self, settled: dict[str, Callable[[Row], bool]] | None = None) -> None:
         self._settled = settled or {}
         self._tables: dict[int, Table] = {}
+        self._named: dict[str, Table] = {}
 
     def tables(self) -> dict[str, Table]:
         """By name; of two tables with one name in two schemas the one seen last."""
-        return {table.relation.name: table for table in self._tables.values()}
+        return dict(self._named)
+
+    def table(self, name: str) -> Table | None:
+        """One of them."""
+        return self._named.get(name)
 
     def apply(self, change: Change) -> list[Step]:
         """Replay one change. Returns one step, or one per row for a truncate. Raises StateError."""
@@ -107,16 +112,20 @@ class State:
                 raise StateError(f"a delete of {change.relation.name} {key!r}, which was never inserted")
             return [Step(change.relation, old, None)]
         gone = [Step(change.relation, row, None) for row in table.rows()]
-        self._tables[change.relation.id] = Table(change.relation, self._settled.get(change.relation.name))
+        self._add(change.relation)
         return gone
 
     def _table(self, relation: Relation) -> Table:
         table = self._tables.get(relation.id)
         if table is None:
-            table = Table(relation, self._settled.get(relation.name))
-            self._tables[relation.id] = table
+            table = self._add(relation)
         elif table.relation is not relation:
             if table.relation.columns != relation.columns:
                 raise StateError(f"{relation.name} changed its columns while it was recorded")
             table.relation = relation
+        return table
+
+    def _add(self, relation: Relation) -> Table:
+        table = Table(relation, self._settled.get(relation.name))
+        self._tables[relation.id] = self._named[relation.name] = table
         return table

@@ -105,4 +105,155 @@ PICKER_MUTANTS: Final = (
             ),
         },
     ),
+    Mutant(
+        name="rider-reads-snapshot",
+        summary="the riders of a flush act on what was asked, not on what its guarded update returned",
+        caught_by=("single-owner",),
+        protocol=frozenset(("riders-of-the-stale",)),
+    ),
+    Mutant(
+        name="wake-filtered-in-where",
+        summary="a delivery's wake tests the status in its WHERE: it passes over a row that is about to park",
+        caught_by=("no-lost-wakeup",),
+        statements={
+            "picker/signal": (
+                Patch(
+                    "    WHERE g.id = i.target_id\n",
+                    "    WHERE g.id = i.target_id AND g.status = 'awaiting_signal' AND $3::text = ANY (g.awaits)\n",
+                ),
+            )
+        },
+    ),
+    Mutant(
+        name="park-without-recheck",
+        summary="a park looks at no inbox after it has parked: a signal that came while its step ran wakes nobody",
+        caught_by=("no-lost-wakeup",),
+        statements={
+            "picker/flush_recheck": (
+                Patch(
+                    "        g.status = 'awaiting_signal'\n",
+                    "        false AND g.status = 'awaiting_signal'\n",
+                ),
+            )
+        },
+    ),
+    Mutant(
+        name="recheck-ignores-presented",
+        summary="a park's recheck wakes on the signals that its step was handed, for ever",
+        caught_by=("no-spin",),
+        statements={
+            "picker/flush_recheck": (
+                Patch(
+                    "NOT EXISTS (SELECT FROM unnest($2::bigint[]) AS h (id) WHERE h.id = s.id)",
+                    "$2::bigint[] IS NOT NULL",
+                ),
+            )
+        },
+    ),
+    Mutant(
+        name="recheck-by-watermark",
+        summary="a park's recheck wakes only on ids above the greatest that the batch's steps were handed",
+        caught_by=("no-lost-wakeup",),
+        statements={
+            "picker/flush_recheck": (
+                Patch(
+                    "NOT EXISTS (SELECT FROM unnest($2::bigint[]) AS h (id) WHERE h.id = s.id)",
+                    "s.id > coalesce((SELECT max(h.id) FROM unnest($2::bigint[]) AS h (id)), 0)",
+                ),
+            )
+        },
+    ),
+    Mutant(
+        name="signal-to-the-dead",
+        summary="a delivery reads its target without a lock, as documented: it answers ok for one that has ended",
+        caught_by=("no-lost-signal",),
+        statements={
+            "picker/signal": (
+                Patch(
+                    "'awaiting_children')\n    FOR NO KEY UPDATE OF g\n",
+                    "'awaiting_children')\n",
+                ),
+            )
+        },
+    ),
+    Mutant(
+        name="dedup-forgets",
+        summary="only the inbox knows what was delivered, as documented: a consumed signal can be delivered again",
+        caught_by=("signal-dedup",),
+        statements={
+            "picker/signal": (
+                Patch(
+                    "$5::text IS NULL OR EXISTS (SELECT FROM receipt)", "true OR EXISTS (SELECT FROM receipt)"
+                ),
+            )
+        },
+    ),
+    Mutant(
+        name="children-without-parent-lock",
+        summary="children are inserted before their parent is locked: the reaper comes between",
+        caught_by=("join-exact",),
+        statements={"picker/flush_lock": (Patch("    ORDER BY g.id\n    FOR NO KEY UPDATE OF g\n", ""),)},
+    ),
+    Mutant(
+        name="children-after-update",
+        summary="a flush changes its rows, which gives identities up, and inserts children then, as documented: the "
+        "insert waits for another flush that has given an identity up",
+        caught_by=("no-deadlock",),
+        protocol=frozenset(("children-after-update",)),
+    ),
+    Mutant(
+        name="reclaim-without-margin",
+        summary="a boot takes back whatever carries its prefix, also from a living node of the same name",
+        caught_by=("lease-respect",),
+        statements={
+            "maintenance/reclaim": (
+                Patch(
+                    "g.lease_expires_at < now() + $2::double precision * interval '1 millisecond'",
+                    "$2::double precision IS NOT NULL",
+                ),
+            )
+        },
+    ),
+    Mutant(
+        name="key-collides-with-id",
+        summary="rows without a key are told apart by their ids, in the same space as the keys",
+        caught_by=("pick-order",),
+        statements={
+            "picker/claim": (
+                Patch(
+                    "PARTITION BY c.concurrency_key ORDER BY",
+                    "PARTITION BY coalesce(c.concurrency_key, c.id::text) ORDER BY",
+                ),
+                Patch(
+                    "        r.concurrency_key IS NULL\n",
+                    "        (r.concurrency_key IS NULL AND r.place_in_key = 1)\n",
+                ),
+            )
+        },
+    ),
+    Mutant(
+        name="json-double-encoded",
+        summary="the state, JSON text already, is encoded once more and stored as a string",
+        caught_by=("lifecycle",),
+        statements={"picker/insert": (Patch("$4::text::jsonb", "to_jsonb($4::text)"),)},
+        schema=("ALTER TABLE gen_durable DROP CONSTRAINT gen_durable_state_object",),
+    ),
+    Mutant(
+        name="too-many-parameters",
+        summary="a batch is inserted with one parameter for each value, of which a statement may have 65,535",
+        caught_by=("no-lost-job",),
+        protocol=frozenset(("placeholder-per-value",)),
+    ),
+    Mutant(
+        name="serialise-outside-guard",
+        summary="an outcome that cannot be stored ends its worker instead of its job",
+        caught_by=("no-lost-job",),
+        protocol=frozenset(("serialise-outside-guard",)),
+    ),
+    Mutant(
+        name="min-demand-unclamped",
+        summary="a node waits for more room than it will ever have before it claims",
+        caught_by=("no-lost-job",),
+        protocol=frozenset(("min-demand-unclamped",)),
+    ),
 )

@@ -6,9 +6,12 @@ outcome that the machine prescribes. `SCENARIOS` holds them by name.
 
 from __future__ import annotations
 
+from stress.scenarios.children import CHILDREN
+from stress.scenarios.inline import INLINE
 from stress.scenarios.mixed import MIXED
-from stress.scenarios.scenario import Insert, InsertMany, Operation, Planned, Scenario
+from stress.scenarios.scenario import Converse, Insert, InsertMany, Operation, Planned, Scenario, Send
+from stress.scenarios.signals import SIGNALS
 
-SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (MIXED,)}
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in (MIXED, SIGNALS, CHILDREN, INLINE)}
 
-__all__ = ["SCENARIOS", "Insert", "InsertMany", "Operation", "Planned", "Scenario"]
+__all__ = ["SCENARIOS", "Converse", "Insert", "InsertMany", "Operation", "Planned", "Scenario", "Send"]

@@ -7,8 +7,14 @@ from random import Random
 
 from engine.picker import LIVE, Job, Status
 from engine.policy import QueuePolicy
+from stress.scenarios.children import EXERCISES as CHILDREN
+from stress.scenarios.family import Family, family
+from stress.scenarios.inline import EXERCISES as INLINE
+from stress.scenarios.inline import chain
+from stress.scenarios.mailbox import Mailbox, conversation
 from stress.scenarios.scenario import Insert, InsertMany, Operation, Planned, Scenario
-from stress.scenarios.script import Script, ThreadedScript, expected_end, initial_state
+from stress.scenarios.script import InlineScript, Script, ThreadedScript, expected_end, initial_state
+from stress.scenarios.signals import EXERCISES as SIGNALS
 
 HOT_KEYS = 6
 WIDE_KEYS = 500
@@ -38,12 +44,24 @@ SCRIPTS: tuple[tuple[float, tuple[str, ...]], ...] = (
 )
 MANY = (5, 40)
 SHARE_OF_BATCHES = 0.12
+# Of the other acts: conversations, families, and chains in line.
+SHARES = (("plain", 0.70), ("conversation", 0.12), ("family", 0.05), ("chain", 0.13))
 
 
 def next_operation(random: Random, window: int) -> Operation:
-    """One insert, or now and then a batch whose identities clash with those of other batches of the same moment."""
+    """One act of any kind; now and then a batch whose identities clash with those of other batches of the moment."""
     if random.random() >= SHARE_OF_BATCHES:
-        return Insert(_planned(random, window))
+        kind = random.choices([kind for kind, _ in SHARES], [share for _, share in SHARES])[0]
+        queue = random.choices(QUEUES, (6, 3, 1))[0]
+        match kind:
+            case "conversation":
+                return conversation(random, queue)
+            case "family":
+                return Insert(family(random, queue))
+            case "chain":
+                return Insert(chain(random, queue))
+            case _:
+                return Insert(_planned(random, window))
     return InsertMany(tuple(_planned(random, window, clash=True) for _ in range(random.randint(*MANY))))
 
 
@@ -87,11 +105,13 @@ def _identity(random: Random, window: int) -> str:
 
 MIXED = Scenario(
     name="mixed",
-    summary="plain and keyed jobs, several queues and priorities, retries, failures, scheduled jobs, clashing batches",
-    machines=(Script, ThreadedScript),
+    summary="plain and keyed jobs, several queues and priorities, retries, failures, scheduled jobs, clashing batches, "
+    "conversations, families, chains in line",
+    machines=(Script, ThreadedScript, InlineScript, Mailbox, Family),
     queues=tuple(QueuePolicy(name=name, concurrency=24, prefetch=24) for name in QUEUES),
     next_operation=next_operation,
     clients=12,
     pause_ms=4.0,
     max_backlog=3_000,
+    exercises=tuple(sorted({"k1-exclusion", "identity-unique", *SIGNALS, *CHILDREN, *INLINE})),
 )

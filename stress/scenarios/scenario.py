@@ -14,11 +14,13 @@ from engine.policy import QueuePolicy
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A job and the terminal outcome its machine prescribes: status `done` or `failed`, and the result."""
+    """A job and the terminal outcome its machine prescribes: status `done` or `failed`, and the result. `needs`: the
+    dedup keys of the signals without which it cannot end."""
 
     job: Job
     status: str
     result: Any
+    needs: tuple[str, ...] = ()
 
     def described(self) -> dict[str, Any]:
         """What the history records of it."""
@@ -30,7 +32,7 @@ class Planned:
             "concurrency_key": job.concurrency_key,
             "correlation_key": job.correlation_key,
             "scope": list(job.correlation_scope) if job.correlation_key is not None else [],
-            "expect": {"status": self.status, "result": self.result},
+            "expect": {"status": self.status, "result": self.result, "needs": list(self.needs)},
         }
 
 
@@ -48,7 +50,27 @@ class InsertMany:
     planned: tuple[Planned, ...]
 
 
-Operation = Insert | InsertMany
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One delivery. `by_key`: to the identity that the job occupies, else to its id. With a dedup key it is sent
+    `copies` times, and again for as long as nobody knows whether it arrived; without one it is sent once."""
+
+    name: str
+    payload: Any
+    dedup: str | None
+    by_key: bool
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Converse:
+    """A client inserts one job and then sends it signals, in this order."""
+
+    planned: Planned
+    sends: tuple[Send, ...]
+
+
+Operation = Insert | InsertMany | Converse
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +80,8 @@ class Scenario:
     `next_operation(random, window)` is one client's next act; `window` counts quarter seconds and is the same for all
     clients at one time, so that clients of one moment can pick from the same identities. `clients` is the number of
     Locust users, `pause_ms` the mean of their pauses, `max_backlog` the number of runnable rows above which they wait.
+    `exercises` names the invariants that the load makes something subject to, beyond those of every run: one that
+    nothing was subject to makes the run unknown.
     """
 
     name: str
@@ -68,3 +92,4 @@ class Scenario:
     clients: int
     pause_ms: float
     max_backlog: int
+    exercises: tuple[str, ...] = ()

@@ -4,6 +4,8 @@ The state is `{"script": [...], "sum": int}`. Each step takes the head of the sc
 
     "next"          go on; folds its position into the sum
     "sleep:MS"      like next, after MS milliseconds
+    "key:K"         like next, and from there on under concurrency key K; "key:" drops the key
+    "rate:W:L"      like next, and the next step asks weight W of rate limit L
     "retry:N"       ask for a retry until the attempt count has reached N, then go on
     "done"          end with the sum as result
     "stop"          fail
@@ -56,10 +58,17 @@ def _fold(total: int, remaining: int) -> int:
 
 def _advance(step: Step) -> Next:
     script: list[str] = step.state["script"]
-    return Next(
-        "even" if step.name == "odd" else "odd",
-        {"script": script[1:], "sum": _fold(step.state["sum"], len(script))},
-    )
+    following = "even" if step.name == "odd" else "odd"
+    state = {"script": script[1:], "sum": _fold(step.state["sum"], len(script))}
+    word, _, argument = script[0].partition(":")
+    match word:
+        case "key":
+            return Next(following, state, concurrency_key=argument or None)
+        case "rate":
+            weight, _, limit = argument.partition(":")
+            return Next(following, state, rate_limit=limit, weight=float(weight))
+        case _:
+            return Next(following, state)
 
 
 def _decide(step: Step) -> Outcome:
@@ -114,3 +123,10 @@ class ThreadedScript(Machine):
     def even(self, step: Step) -> Outcome:
         """One word of the script."""
         return self.odd(step)
+
+
+class InlineScript(Script):
+    """The script, each of whose steps follows the one before under the same claim where its key allows it."""
+
+    name = "inline_script"
+    inline_execution = True

@@ -9,18 +9,19 @@ from __future__ import annotations
 # Locust first: it patches the standard library for gevent, and what is imported before it would not be cooperative.
 import locust  # isort: skip
 import time
+from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import gevent
 import psycopg
 import psycopg.waiting
 
 from engine.operation import Operation, perform
-from engine.picker import Picker
+from engine.picker import Delivery, Picker
 from engine.sessions import connect, describe_error
 from invariants.history import Recorder
-from stress.scenarios import Insert, Scenario
+from stress.scenarios import Converse, Insert, InsertMany, Scenario, Send
 from stress.swarm.configs import ClientsConfig
 
 WINDOW_S = 0.25
@@ -28,6 +29,9 @@ BACKLOG_CHECK_EVERY = 40
 BACKLOG_PAUSE_S = 0.1
 RECONNECT_PAUSE_S = 0.1
 BACKLOG = "SELECT count(*) FROM (SELECT 1 FROM gen_durable WHERE status = 'runnable' LIMIT %s) AS backlog"
+
+
+T = TypeVar("T")
 
 
 class Clients:
@@ -78,21 +82,49 @@ class ClientUser(locust.User):
             return
         act = self.shared.scenario.next_operation(self._random, int(time.time() / WINDOW_S))
         picker = self.shared.picker
-        if isinstance(act, Insert):
-            self._call("insert", {"job": act.planned.described()}, picker.insert(act.planned.job), "id")
-        else:
-            jobs = [planned.job for planned in act.planned]
-            described = [planned.described() for planned in act.planned]
-            self._call("insert_many", {"jobs": described}, picker.insert_many(jobs), "ids")
+        match act:
+            case Insert(planned):
+                self._call("insert", {"job": planned.described()}, picker.insert(planned.job), _id)
+            case InsertMany(batch):
+                jobs = [planned.job for planned in batch]
+                described = [planned.described() for planned in batch]
+                self._call("insert_many", {"jobs": described}, picker.insert_many(jobs), _ids)
+            case Converse(planned, sends):
+                row = self._call("insert", {"job": planned.described()}, picker.insert(planned.job), _id)
+                if row is not None:
+                    for send in sends:
+                        self._send(send, row["id"], planned.job.correlation_key)
 
-    def _call(self, name: str, value: object, operation: Operation[Any], answer: str) -> None:
+    def _send(self, send: Send, row: int | None, key: str | None) -> None:
+        """Deliver as often as asked, and then until the answer is known."""
+        target = key if send.by_key else row
+        if target is None:
+            return
+        value = {
+            "target": None if send.by_key else row,
+            "key": key if send.by_key else None,
+            "name": send.name,
+            "dedup": send.dedup,
+        }
+        left = send.copies
+        while left > 0:
+            operation = self.shared.picker.signal(target, send.name, send.payload, send.dedup)
+            told = self._call("signal", value, operation, _delivery)
+            if told is not None or send.dedup is None:
+                left -= 1
+
+    def _call(
+        self, name: str, value: object, operation: Operation[T], describe: Callable[[T], dict[str, Any]]
+    ) -> dict[str, Any] | None:
+        """Perform and record; what was recorded of the answer, None where there was none."""
         recorder = self.shared.recorder
         token = recorder.invoke(name, value)
         began = time.perf_counter()
         failure: Exception | None = None
+        told: dict[str, Any] | None = None
         try:
-            result = perform(self._connection, operation)
-            recorder.complete(token, "ok", {answer: result})
+            told = describe(perform(self._connection, operation))
+            recorder.complete(token, "ok", told)
         except psycopg.Error as error:
             failure = error
             lost = self._connection.broken or self._connection.closed
@@ -113,6 +145,7 @@ class ClientUser(locust.User):
             exception=failure,
             context={},
         )
+        return told
 
     def _backlog_is_full(self) -> bool:
         limit = self.shared.scenario.max_backlog
@@ -121,3 +154,15 @@ class ClientUser(locust.User):
 
     def _connect(self) -> psycopg.Connection[Any]:
         return connect(self.shared.config.dsn, f"client-{self.shared.config.number}")
+
+
+def _id(row: int | None) -> dict[str, Any]:
+    return {"id": row}
+
+
+def _ids(rows: list[int | None]) -> dict[str, Any]:
+    return {"ids": rows}
+
+
+def _delivery(delivery: Delivery) -> dict[str, Any]:
+    return {"outcome": delivery.outcome, "target": delivery.target, "signal": delivery.signal}

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from engine.node import ClaimNames
 from engine.picker import Picker
 from engine.policy import NodePolicy
-from engine.statements import Catalogue
 from invariants.mutants import REGISTRY
+from invariants.mutants.protocol import picker_of
 
 
 def picker_for(mutant: str | None) -> Picker:
     """A picker over the sound catalogue, or over the mutant's."""
-    return Picker() if mutant is None else Picker(REGISTRY[mutant].apply(Catalogue.load()))
+    return picker_of(None if mutant is None else REGISTRY[mutant])
 
 
 def claim_names_for(mutant: str | None, policy: NodePolicy) -> Callable[[str], str]:

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from invariants.changes import Changes
 from invariants.judge import Judge
 from invariants.ledger.pgoutput import Transaction
 from invariants.render import print_report, print_verdict
-from invariants.rules import Transition
 from invariants.verdict import MAX_VIOLATIONS, Report, Verdict, Violation, judgement, overall
 from tests.fixtures.traces import AT_REST, COMPLETE, Trace
 from tests.unit.test_picker_rules import outcome_of_another_claim, sound
@@ -34,6 +33,36 @@ def test_nothing_checked_is_never_held() -> None:
     assert judgement("x", 0, 0, ()).reason == "nothing in this run was subject to it"
 
 
+@pytest.mark.parametrize(
+    ("checked", "violated", "expected", "verdict"),
+    [
+        (0, 0, False, "not_exercised"),
+        (0, 0, True, "unknown"),
+        (1, 0, False, "held"),
+        (1, 1, False, "violated"),
+        (0, 1, False, "violated"),
+    ],
+)
+def test_what_a_run_does_not_declare_is_judged_where_something_was_subject_to_it(
+    checked: int, violated: int, expected: bool, verdict: str
+) -> None:
+    assert judgement("x", checked, violated, [], expected=expected).verdict == verdict
+
+
+def test_what_was_not_exercised_has_no_say_and_nothing_exercised_is_unknown() -> None:
+    assert overall(["held", "not_exercised"]) == "held"
+    assert overall(["not_exercised"]) == "unknown"
+
+
+def test_a_declared_invariant_that_nothing_was_subject_to_is_unknown() -> None:
+    declared = msgspec.structs.replace(AT_REST, exercises=("gate-cap",))
+    report = sound().judge(declared)
+    assert report.reason == "gate-cap: nothing in this run was subject to it"
+    undeclared = msgspec.structs.replace(AT_REST, exercises=None)
+    assert sound().judge(undeclared).verdict == "unknown"
+    assert sound().judge().verdict == "held"
+
+
 def test_a_reason_does_not_hide_a_violation() -> None:
     assert judgement("x", 1, 1, [Violation("bad")], "cut off").verdict == "violated"
     assert judgement("x", 1, 0, [], "cut off").verdict == "unknown"
@@ -48,14 +77,14 @@ def test_violations_are_bounded_and_counted() -> None:
 
 
 def test_a_rule_that_raises_is_unknown_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: object, transaction: Transaction, transitions: Sequence[Transition]) -> None:
+    def fail(self: object, transaction: Transaction, changes: Changes) -> None:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr("invariants.picker.LeaseRespect.transaction", fail)
     report = sound().judge()
     verdicts = {j.invariant: (j.verdict, j.reason) for j in report.judgements}
     assert verdicts.pop("lease-respect") == ("unknown", "the checker raised ZeroDivisionError: a bug")
-    assert {verdict for verdict, _ in verdicts.values()} == {"held"}
+    assert {verdict for verdict, _ in verdicts.values()} == {"held", "not_exercised"}
     assert report.exit_code == 4
 
 

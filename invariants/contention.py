@@ -1,0 +1,90 @@
+"""What a caller may see of races: nothing but a retry or a smaller batch, and never a deadlock."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from invariants.changes import Changes, Columns
+from invariants.ledger.pgoutput import Transaction
+from invariants.rules import Findings, Rest
+from invariants.witness import REMARKS, Witness, error_of
+
+LOST_RACES: Final = ("40P01", "40001", "55P03")
+DEADLOCK: Final = "40P01"
+
+
+class ContentionQuiet:
+    """A lost race is a retry or a smaller batch."""
+
+    name = "contention-quiet"
+    statement = "a lost race surfaces as a retry or a smaller batch, never as an error to the caller"
+    groups = 0
+    needs_ledger, needs_history, needs_rest = False, True, False
+
+    def __init__(self, _: Columns, witness: Witness | None) -> None:
+        self.checked = 0
+        self.findings = Findings()
+        self._witness = witness
+
+    def transaction(self, _: Transaction, __: Changes) -> None:
+        """Only the history is looked at."""
+
+    def conclude(self, _: Rest) -> str | None:
+        for o in self._witness.operations if self._witness is not None else ():
+            if o.f in REMARKS:
+                continue
+            self.checked += 1
+            sqlstate = error_of(o).get("sqlstate")
+            if sqlstate is not None and (sqlstate[:2] == "23" or sqlstate in LOST_RACES):
+                self.findings.add(
+                    f"{o.f} of {o.process} ended with {error_of(o)['error']} ({sqlstate}): "
+                    f"{error_of(o).get('message', '')}",
+                    (), None, [o],
+                )  # fmt: skip
+        return None
+
+
+class NoDeadlock:
+    """No statement ends in `deadlock detected`, also none whose caller tries again and says nothing."""
+
+    name = "no-deadlock"
+    statement = (
+        "no statement of the engine ever ends in `deadlock detected`, under any plan the planner may choose"
+    )
+    groups = 0
+    needs_ledger, needs_history, needs_rest = False, False, False
+
+    def __init__(self, _: Columns | None, witness: Witness | None) -> None:
+        self.checked = 0
+        self.findings = Findings()
+        self._witness = witness
+
+    def transaction(self, _: Transaction, __: Changes) -> None:
+        """The server's own figures are looked at, at rest."""
+
+    def conclude(self, rest: Rest) -> str | None:
+        for o in self._witness.operations if self._witness is not None else ():
+            if error_of(o).get("sqlstate") == DEADLOCK:
+                self.findings.add(
+                    f"{o.f} of {o.process} ended in deadlock: {error_of(o).get('message', '')}", (), None, [o]
+                )
+        log = rest.evidence.server_log
+        self.checked += len(log or ())
+        logged = [line for line in log or () if "deadlock detected" in line or DEADLOCK in line]
+        # A deadlock that a caller saw stands in the log too: only what is beyond those is news.
+        for line in logged[self.findings.count :]:
+            self.findings.add(f"the server logged: {line.strip()[:400]}")
+        count = rest.evidence.deadlocks
+        if count is not None:
+            self.checked += 1
+            if count > self.findings.count:
+                self.findings.add(
+                    f"the server counted {count} deadlocks in this database (pg_stat_database.deadlocks), of "
+                    f"which "
+                    f"{self.findings.count} surfaced elsewhere"
+                )
+        elif log is not None:
+            self.checked += 1
+        if count is None and log is None:
+            return "neither the server's count of deadlocks nor its log was to be had"
+        return None
