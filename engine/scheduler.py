@@ -229,7 +229,9 @@ class Scheduler:
                 self._stamp(lease, row.concurrency_shard)
         denied = [lease for lease in limited if lease.hold not in drawn]
         gone = {lease.hold for lease in denied}
-        refused = {} if admission is None else {Hold(r.row.id, r.row.claim): r.reason for r in admission.refused}
+        refused = (
+            {} if admission is None else {Hold(r.row.id, r.row.claim): r.reason for r in admission.refused}
+        )
         for lease in denied:
             if (reason := refused.get(lease.hold)) is not None:
                 self._begin(self._put_off(lease, reason))
@@ -389,7 +391,9 @@ class Scheduler:
             state=before.state if commit.state is None else commit.state,
             attempt=0,
             concurrency_key=key,
-            concurrency_shard=(PROVISIONAL_SHARD if commit.gated else None) if rekeyed else before.concurrency_shard,
+            concurrency_shard=(PROVISIONAL_SHARD if commit.gated else None)
+            if rekeyed
+            else before.concurrency_shard,
             rate_limit=commit.rate_limit,
             weight=commit.weight,
             awaits=None,

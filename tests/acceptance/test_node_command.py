@@ -56,8 +56,14 @@ def start(arguments: list[str], folder: Path, dsn: str | None) -> subprocess.Pop
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_node_runs_my_machines_and_stops_when_told(number: signal.Signals, jobs: Jobs, tmp_path: Path) -> None:
-    for fsm, step, queue in (("order", "reserve", "default"), ("echo", "say", "slow"), ("mapped", "say", "default")):
+def test_a_node_runs_my_machines_and_stops_when_told(
+    number: signal.Signals, jobs: Jobs, tmp_path: Path
+) -> None:
+    for fsm, step, queue in (
+        ("order", "reserve", "default"),
+        ("echo", "say", "slow"),
+        ("mapped", "say", "default"),
+    ):
         jobs.do(jobs.picker.insert(Job(fsm=fsm, step=step, queue=queue, state={"item": "tea"})))
     arguments = ["shop:both", "shop:mapped", "--queue", "default:4", "--queue", "slow", "--lease-ms", "3000"]
     node = start(arguments, tmp_path, jobs.dsn)
