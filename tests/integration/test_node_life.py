@@ -227,7 +227,7 @@ class CountingLimiter:
     def admit(self, rows: Sequence[Claimed]) -> Operation[Admission]:
         raise NotImplementedError
 
-    def credit(self, slots: Sequence[Slot]) -> Operation[Any]:
+    def credit(self, slots: Sequence[Slot], freed_by: int) -> Operation[Any]:
         raise NotImplementedError
 
     def renew(self, slots: Sequence[Slot]) -> Operation[Any]:

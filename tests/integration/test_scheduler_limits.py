@@ -71,7 +71,8 @@ class Counters:
         self.denied += len(denied)
         return Admission(tuple(admitted), tuple(denied))
 
-    def credit(self, slots: Sequence[Slot]) -> Operation[None]:
+    def credit(self, slots: Sequence[Slot], freed_by: int) -> Operation[None]:
+        assert freed_by > 0
         for slot in slots:
             assert slot.shard == 7, "a provisional shard was never drawn"
             self.credited[slot.key] += 1
