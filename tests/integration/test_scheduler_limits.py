@@ -83,6 +83,15 @@ class Counters:
     def renew(self, slots: Sequence[Slot]) -> Operation[None]:
         yield from ()
 
+    def sync_config(self) -> Operation[None]:
+        yield from ()
+
+    def reconcile(self, limit: int) -> Operation[None]:
+        yield from ()
+
+    def sweep_buckets(self, limit: int) -> Operation[None]:
+        yield from ()
+
 
 class Walk(Machine):
     """Each step goes on as its list says: to a key, a rate, or the end."""
