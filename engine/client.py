@@ -30,7 +30,7 @@ import psycopg
 
 from engine.observer import LoggingObserver, Observer
 from engine.operation import Operation, Row, T, call, perform
-from engine.picker import STATUSES, TERMINAL, Job, Picker, Status
+from engine.picker import BIGINT, STATUSES, TERMINAL, Delivery, Job, Picker, Status
 from engine.pokes import Debounce, notify
 from engine.sessions import OutcomeUnknown, Sessions, Unavailable, connect, describe_error
 from engine.statements import Catalogue
@@ -159,7 +159,7 @@ class Questions:
 
     def outcome(self, id: int) -> Operation[Result]:  # noqa: A002
         """How far an instance is; `value` is None until it has ended. Raises NoSuchInstance."""
-        rows = yield call(self._sql["client/outcome"], id)
+        rows = (yield call(self._sql["client/outcome"], id)) if id in BIGINT else []
         if not rows:
             raise NoSuchInstance(f"there is no instance {id}")
         status, result, last_error = rows[0]
@@ -167,7 +167,7 @@ class Questions:
 
     def inspect(self, ids: Sequence[int]) -> Operation[tuple[Instance, ...]]:
         """Those of the instances that exist, in id order."""
-        rows = yield call(self._sql["client/inspect"], list(ids))
+        rows = yield call(self._sql["client/inspect"], [id for id in ids if id in BIGINT])  # noqa: A001
         return tuple(_instance(row) for row in rows)
 
     def list(
@@ -245,7 +245,7 @@ class Client:
         row_id = self._run(
             "insert", {"job": described(job)}, self._picker.insert(job), lambda row_id: {"id": row_id}
         )
-        self._poke([job])
+        self._poke([job.queue])
         return row_id
 
     def insert_many(self, jobs: Iterable[Job]) -> Ids:
@@ -266,8 +266,27 @@ class Client:
                 if not ids:
                     raise
                 raise InsertInterrupted(ids) from error
-            self._poke(chunk)
+            self._poke(job.queue for job in chunk)
         return ids
+
+    def signal(
+        self, target: int | str, name: str, payload: object = None, *, dedup_key: str | None = None
+    ) -> Delivery:
+        """Send a signal to a live instance, by its id or by the `correlation_key` that it occupies.
+
+        A `dedup_key` is delivered to one target once: sent again, also after a step has consumed the first, it is a
+        `duplicate`. The answer `no_target` is about now: an instance that is inserted later gets nothing.
+
+            client.signal("order:17", "paid", {"amount": 20}, dedup_key="payment:4711")
+        """
+        delivery = self._run(
+            "signal",
+            _signalled(target, name, dedup_key),
+            self._picker.signal(target, name, payload, dedup_key),
+            _told_of_delivery,
+        )
+        self._poke([] if delivery.woken is None else [delivery.woken])
+        return delivery
 
     def result(self, id: int, timeout_s: float) -> Result:  # noqa: A002
         """Wait until an instance has ended, `timeout_s` at most; 0 looks once.
@@ -311,8 +330,8 @@ class Client:
         """
         return self._run("counts", {"at_most": at_most}, self._questions.counts(at_most), _told_of_nothing)
 
-    def _poke(self, jobs: Sequence[Job]) -> None:
-        if (operation := self._poker.after(jobs)) is not None:
+    def _poke(self, queues: Iterable[str]) -> None:
+        if (operation := self._poker.after(queues)) is not None:
             try:
                 self._run("notify", {}, operation, _told_of_nothing)
             except (psycopg.Error, OutcomeUnknown, Unavailable):
@@ -374,7 +393,7 @@ class AsyncClient:
         row_id = await self._sessions.run(
             "insert", {"job": described(job)}, self._picker.insert(job), lambda found: {"id": found}
         )
-        await self._poke([job])
+        await self._poke([job.queue])
         return row_id
 
     async def insert_many(self, jobs: Iterable[Job]) -> Ids:
@@ -392,8 +411,21 @@ class AsyncClient:
                 if not ids:
                     raise
                 raise InsertInterrupted(ids) from error
-            await self._poke(chunk)
+            await self._poke(job.queue for job in chunk)
         return ids
+
+    async def signal(
+        self, target: int | str, name: str, payload: object = None, *, dedup_key: str | None = None
+    ) -> Delivery:
+        """As `Client.signal`."""
+        delivery = await self._sessions.run(
+            "signal",
+            _signalled(target, name, dedup_key),
+            self._picker.signal(target, name, payload, dedup_key),
+            _told_of_delivery,
+        )
+        await self._poke([] if delivery.woken is None else [delivery.woken])
+        return delivery
 
     async def result(self, id: int, timeout_s: float) -> Result:  # noqa: A002
         """As `Client.result`."""
@@ -430,8 +462,8 @@ class AsyncClient:
         operation = self._questions.counts(at_most)
         return await self._sessions.run("counts", {"at_most": at_most}, operation, _told_of_nothing)
 
-    async def _poke(self, jobs: Sequence[Job]) -> None:
-        if (operation := self._poker.after(jobs)) is not None:
+    async def _poke(self, queues: Iterable[str]) -> None:
+        if (operation := self._poker.after(queues)) is not None:
             try:
                 await self._sessions.run("notify", {}, operation, _told_of_nothing)
             except (psycopg.Error, OutcomeUnknown, Unavailable):
@@ -439,18 +471,18 @@ class AsyncClient:
 
 
 class _Poker:
-    """What a client says to the nodes after an insert."""
+    """What a client says to the nodes after it made work."""
 
     def __init__(self, instance: str | None) -> None:
         self._instance = instance
         self._debounce = Debounce(POKE_DEBOUNCE_MS)
         self._sql = Catalogue.load()
 
-    def after(self, jobs: Sequence[Job]) -> Operation[None] | None:
-        """The poke that these jobs deserve, None for none."""
+    def after(self, queues: Iterable[str]) -> Operation[None] | None:
+        """The poke that work on these queues deserves, None for none."""
         if self._instance is None:
             return None
-        due = self._debounce.due(job.queue for job in jobs)
+        due = self._debounce.due(queues)
         return notify(self._sql, self._instance, due) if due else None
 
 
@@ -517,6 +549,20 @@ def _instance(row: Row) -> Instance:
 
 def _told_of_ids(ids: Iterable[int | None]) -> Answer:
     return {"ids": list(ids)}
+
+
+def _signalled(target: int | str, name: str, dedup_key: str | None) -> Answer:
+    by_id = isinstance(target, int)
+    return {
+        "target": target if by_id else None,
+        "key": None if by_id else target,
+        "name": name,
+        "dedup": dedup_key,
+    }
+
+
+def _told_of_delivery(delivery: Delivery) -> Answer:
+    return {"outcome": delivery.outcome, "target": delivery.target, "signal": delivery.signal}
 
 
 def _told_of_result(result: Result) -> Answer:

@@ -20,7 +20,7 @@ from engine.client import (
     Result,
     ResultTimeout,
 )
-from engine.machine import Done, Machine, Outcome, Step, Stop
+from engine.machine import Await, Done, Machine, Outcome, Step, Stop
 from engine.picker import Commit, Job
 from engine.pokes import channel, decode
 from engine.sessions import OutcomeUnknown, Unavailable
@@ -168,12 +168,63 @@ def test_a_long_wait_asks_ever_more_rarely(jobs: Jobs) -> None:
     assert 5 <= len(notes.sent("outcome")) <= 15
 
 
-def test_an_instance_that_is_not_there_is_an_error(jobs: Jobs) -> None:
+@pytest.mark.parametrize("row_id", [1, -1, 2**63, 10**30])
+def test_an_instance_that_is_not_there_is_an_error(jobs: Jobs, row_id: int) -> None:
     with Client(jobs.dsn) as client:
         with pytest.raises(NoSuchInstance):
-            client.result(1, 20)
+            client.result(row_id, 20)
         with pytest.raises(NoSuchInstance):
-            client.inspect(1)
+            client.inspect(row_id)
+
+
+class Waiting(Machine):
+    name = "waiting"
+
+    async def wait(self, step: Step) -> Outcome:
+        if not step.signals:
+            return Await(("go",))
+        return Done([signal.payload for signal in step.signals])
+
+
+def test_a_signal_goes_to_an_instance_by_id_or_by_its_key_and_once_a_dedup_key(jobs: Jobs) -> None:
+    notes = Notes()
+
+    def talk() -> Result:
+        with Client(jobs.dsn, observer=notes, poke_instance="test") as client:
+            row_id = client.insert(Job(fsm="waiting", step="wait", correlation_key="k"))
+            assert row_id is not None
+            while client.inspect(row_id).status != "awaiting_signal":
+                pass
+            assert client.signal(row_id, "noise").outcome == "delivered"
+            assert client.signal(10**9, "go").outcome == "no_target"
+            first = client.signal("k", "go", {"n": 1}, dedup_key="d")
+            assert (first.outcome, first.target) == ("delivered", row_id)
+            # By now the first may be in the inbox, or consumed and the instance done.
+            assert client.signal("k", "go", {"n": 2}, dedup_key="d").outcome in ("duplicate", "no_target")
+            return client.result(row_id, timeout_s=20)
+
+    async def main() -> Result:
+        async with running_node(jobs.dsn, [Waiting], pokes=True):
+            return await asyncio.to_thread(talk)
+
+    result = asyncio.run(main())
+    assert result.status == "done"
+    assert {"n": 1} in result.value
+    assert {"n": 2} not in result.value
+    assert {"target": None, "key": "k", "name": "go", "dedup": "d"} in notes.sent("signal")
+    assert 1 <= len(notes.sent("notify")) <= 2  # for the insert, and for the wake unless that came at once
+
+
+def test_an_asynchronous_client_signals_alike(jobs: Jobs) -> None:
+    async def main() -> None:
+        async with running_node(jobs.dsn, [Waiting]), AsyncClient(jobs.dsn) as client:
+            row_id = await client.insert(Job(fsm="waiting", step="wait"))
+            assert row_id is not None
+            assert (await client.signal(row_id, "go", 7)).outcome == "delivered"
+            assert (await client.result(row_id, 20)).value == [7]
+            assert (await client.signal(row_id, "go")).outcome == "no_target"
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "America/Los_Angeles"])

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from engine.maintenance import Collected, Maintenance, Place
-from engine.operation import Operation, T
-from engine.picker import Ended, Hold, Job
+from engine.operation import Operation, Row, T, call
+from engine.picker import Commit, Ended, Hold, Job
 from engine.statements import Catalogue
 from engine.values import UnstorableValue
 from tests.fixtures.race import Race
@@ -250,6 +250,20 @@ def test_gc_takes_a_tree_from_its_leaves(race: Race) -> None:
     assert [race.do(collect()).ids for _ in range(4)] == [(grandchild,), (child,), (root,), ()]
 
 
+def test_gc_asks_for_no_row_with_children_and_would_not_get_it(race: Race) -> None:
+    # A child that ended after its parent; the foreign key would have to change it, and to wait for its lock.
+    root = terminal(race, days_ago=2)
+    terminal(race, days_ago=0.5, parent=root)
+
+    assert count_calls(race, collect()) == 1
+
+    def delete() -> Operation[list[Row]]:
+        rows: list[Row] = yield call(Catalogue.load()["maintenance/gc_delete"], [root])
+        return rows
+
+    assert race.do(delete()) == []
+
+
 def test_gc_goes_on_behind_the_place_of_its_last_page(race: Race) -> None:
     parent = insert(race)
     spared = [terminal(race, days_ago=9, parent=parent) for _ in range(3)]
@@ -317,6 +331,49 @@ def test_two_collectors_with_one_page_and_two_plans_end_without_a_deadlock(
         assert race.do(sweeps.collect(retention_ms=DAY_MS, limit=9), "table").ids == (second,)
         race.open_gate(gate)
         assert by_id.result(20).ids == (first,)
+
+
+def test_while_gc_holds_its_rows_nobody_waits_for_it(race: Race) -> None:
+    ended = terminal(race, days_ago=2)
+    live = [insert(race, correlation_key=f"k{n}") for n in range(3)]
+    race.do(race.picker.signal(live[0], "s", dedup_key="d"))
+    race.rows(DELETE_GATE)
+    gate = race.gate_at_row("collector", ended)
+    collecting = race.begin("collector", collect())
+
+    # Each of these would run into the session's statement_timeout.
+    assert race.do(race.picker.signal(ended, "s")).outcome == "no_target"
+    assert race.do(race.picker.signal("k0", "s", dedup_key="e")).outcome == "delivered"
+    race.do(race.picker.claim(queue="default", batch=9, claim="c", lease_ms=LEASE_MS))
+    commits = [Commit(id=row_id, claim="c", kind="done") for row_id in live]
+    assert len(race.do(race.picker.flush(commits)).holds) == 3
+    assert race.do(collect(retention_ms=0)).ids == tuple(live)
+    race.open_gate(gate)
+
+    assert collecting.result(20).ids == (ended,)
+    assert race.rows("SELECT 1 FROM signals") == race.rows("SELECT 1 FROM signal_receipts") == []
+
+
+def test_gc_waits_for_no_flush_that_joins_a_parent(race: Race) -> None:
+    # The flush holds the parent and the child that it ends; the child that ended before is spared, not waited for.
+    parent = insert(race, queue="elsewhere")
+    earlier = terminal(race, days_ago=2, parent=parent)
+    child = insert(race)
+    race.rows("UPDATE gen_durable SET parent_id = %s WHERE id = %s", parent, child)
+    race.rows(
+        "UPDATE gen_durable SET status = 'awaiting_children', children_pending = 1 WHERE id = %s", parent
+    )
+    race.do(race.picker.claim(queue="default", batch=1, claim="c", lease_ms=LEASE_MS))
+    race.install_gates()
+    gate = race.gate_at_row("flusher", parent)
+
+    flushing = race.begin("flusher", race.picker.flush([Commit(id=child, claim="c", kind="done")]))
+    assert race.do(collect(retention_ms=0)).ids == ()
+    race.open_gate(gate)
+
+    assert flushing.result(20).woken == ("elsewhere",)
+    assert race.do(collect(retention_ms=0)).ids == ()
+    assert race.rows("SELECT id FROM gen_durable ORDER BY id") == [(parent,), (earlier,), (child,)]
 
 
 def test_gc_sends_two_statements_or_one_when_nothing_may_go(race: Race) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from typing import Any
+from contextlib import AsyncExitStack
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
 
 from engine.limits import Admission, Slot
-from engine.machine import Done, Machine, Outcome, Step
+from engine.machine import Done, Machine, Next, Outcome, ScheduleChildren, Step
 from engine.node import ClaimNames, session_prefix
 from engine.operation import Operation, call
 from engine.picker import Claimed, Job
@@ -166,6 +167,53 @@ def test_collection_works_through_pages_past_what_it_must_spare(jobs: Jobs) -> N
     assert jobs.rows("SELECT id FROM gen_durable ORDER BY id") == [
         (row_id,) for row_id in [parent, *ids[:20]]
     ]
+
+
+class Family(Machine):
+    """A parent that reads its children, in two rounds."""
+
+    name = "family"
+    read: ClassVar[list[list[int]]] = []
+
+    async def spawn(self, step: Step) -> Outcome:
+        jobs = [Job(fsm="family", step="child", state={"n": n}) for n in range(5)]
+        return ScheduleChildren(jobs, "again" if step.state.get("round") == 2 else "once", {"round": 2})
+
+    async def child(self, step: Step) -> Outcome:
+        return Done(step.state["n"])
+
+    async def once(self, step: Step) -> Outcome:
+        return Next("spawn", {"round": 2})
+
+    async def again(self, step: Step) -> Outcome:
+        Family.read.append(sorted(child.result for child in step.children))
+        return Done()
+
+
+def test_collectors_that_never_rest_take_no_child_from_a_parent_and_end_in_no_deadlock(jobs: Jobs) -> None:
+    Family.read.clear()
+    jobs.do(jobs.picker.insert_many([Job(fsm="family", step="spawn") for _ in range(30)]))
+    notes = [Notes() for _ in range(3)]
+
+    async def main() -> None:
+        eager: dict[str, Any] = {
+            "gc_interval_ms": 1.0,
+            "gc_batch": 7,
+            "retention_ms": 0.0,
+            "lease_ttl_ms": 30_000.0,
+        }
+        async with AsyncExitStack() as nodes:
+            for number, observer in enumerate(notes):
+                await nodes.enter_async_context(
+                    running_node(jobs.dsn, [Family], notes=observer, node=f"n{number}", **eager)
+                )
+            await jobs.until("SELECT count(*) FROM gen_durable", 0)
+
+    asyncio.run(main())
+    assert Family.read == [sorted([*range(5), *range(5)])] * 30
+    assert sum(observer.counts["swept"] for observer in notes) == 30 * 11
+    failures = [told for observer in notes for kind, _, told in observer.completions if kind == "fail"]
+    assert failures == []
 
 
 class CountingLimiter:
