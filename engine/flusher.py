@@ -2,7 +2,8 @@
 
 A worker submits its outcome and waits until it is settled. A flush starts when `max_batch` outcomes wait, or
 `max_delay_ms` after the first; while one flush runs, the next batch grows. One bad outcome harms no other: a batch that
-the server refuses is halved until the culprit stands alone, and that one becomes a failure of its own step.
+the server refuses is halved until the culprit stands alone, and that one becomes a failure of its own step. One that
+has to wait, because a child's identity stands in a stranger's open transaction, is set aside and tried again by itself.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ class Flusher:
         self._waiting: list[tuple[Commit, asyncio.Future[Settled]]] = []
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
+        self._aside: set[asyncio.Task[None]] = set()
+        # One session at a time for all that are set aside: the pool is for those who go on.
+        self._one_aside = asyncio.Semaphore(1)
 
     async def submit(self, commit: Commit) -> Settled:
         """Wait until the outcome is settled: committed, stale, or abandoned to the reaper."""
@@ -74,6 +78,13 @@ class Flusher:
 
     async def run(self) -> None:
         """Flush until cancelled."""
+        try:
+            await self._run()
+        finally:
+            for task in self._aside:
+                task.cancel()
+
+    async def _run(self) -> None:
         while True:
             await self._arrived.wait()
             if len(self._waiting) < self._max_batch and self._max_delay_s > 0:
@@ -91,12 +102,18 @@ class Flusher:
     async def _settle(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
         try:
             ended = await self._send([commit for commit, _ in batch])
+        except psycopg.errors.LockNotAvailable:
+            await self._set_aside(batch)
+            return
         except psycopg.Error as error:
             await self._divide(batch, error)
             return
         except TimeoutError:
             self._finish(batch, "abandoned")
             return
+        await self._conclude(batch, ended)
+
+    async def _conclude(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], ended: Ended) -> None:
         committed = set(ended.holds)
         if ended.freed:
             await self.credit(ended.freed)
@@ -111,6 +128,41 @@ class Flusher:
                 self._observer.count("stale")
             if not settled.done():
                 settled.set_result("committed" if won else "stale")
+
+    async def _set_aside(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
+        """Settle what does not spawn, and find out which of the rest have to wait."""
+        spawning = [entry for entry in batch if entry[0].children]
+        if len(spawning) < len(batch):
+            await self._settle([entry for entry in batch if not entry[0].children])
+        if len(spawning) > 1:
+            middle = len(spawning) // 2
+            await self._settle(spawning[:middle])
+            await self._settle(spawning[middle:])
+        else:
+            self._observer.count("set_aside")
+            task = asyncio.create_task(self._try_again(spawning))
+            self._aside.add(task)
+            task.add_done_callback(self._aside.discard)
+
+    async def _try_again(self, alone: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
+        try:
+            async with asyncio.timeout(self._give_up_s):
+                ended = await self._send_alone([commit for commit, _ in alone])
+        except TimeoutError:
+            self._finish(alone, "abandoned")
+        except psycopg.Error as error:
+            await self._divide(alone, error)
+        else:
+            await self._conclude(alone, ended)
+
+    async def _send_alone(self, commits: list[Commit]) -> Ended:
+        while True:
+            async with self._one_aside:
+                try:
+                    return await self._send(commits)
+                except psycopg.errors.LockNotAvailable:
+                    self._observer.count("contended")
+            await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _send(self, commits: list[Commit]) -> Ended:
         """Flush once, or again for as long as the connection or the moment is at fault, not the batch.
@@ -133,7 +185,8 @@ class Flusher:
                 except (OutcomeUnknown, Unavailable):
                     self._observer.count("reconnect")
                 except psycopg.OperationalError as error:
-                    if is_about_the_value(error):
+                    waited = isinstance(error, psycopg.errors.LockNotAvailable)
+                    if is_about_the_value(error) or (waited and any(commit.children for commit in commits)):
                         raise
                     self._observer.count("contended")
                 await asyncio.sleep(RETRY_PAUSE_S)

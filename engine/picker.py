@@ -47,6 +47,8 @@ TERMINAL: tuple[Status, ...] = STATUSES[4:]
 SMALLINT = range(-(2**15), 2**15)
 INTEGER = range(-(2**31), 2**31)
 BIGINT = range(-(2**63), 2**63)
+# How long a flush that spawns waits for one lock: a child's identity may be held by a stranger's open transaction.
+SPAWN_PATIENCE_MS = 500
 # Rows that one claim or sweep may take.
 BATCH = range(100_001)
 # A hundred years; an interval of much more would overflow the timestamp.
@@ -368,7 +370,8 @@ class Picker:
         """Commit a batch of outcomes in one transaction. An outcome whose claim is not in the result was stale.
 
         One statement for outcomes without riders; at most eight, whatever the batch's size and what is in it.
-        Raises what the server says of a value it refuses; the batch is then whole and uncommitted.
+        Raises what the server says of a value it refuses, and LockNotAvailable where a child's identity stays in
+        somebody's open transaction for longer than SPAWN_PATIENCE_MS; the batch is then whole and uncommitted.
         """
         if not commits:
             return Ended((), None)
@@ -397,8 +400,9 @@ class Picker:
 
     def _spawn(self, commits: Sequence[Commit]) -> Operation[list[Row]]:
         """Begin, lock, and insert the children of the parents that are still owned. (parent, id, queue) per child."""
-        _, owned = yield (
+        _, _, owned = yield (
             Begin(),
+            call(self._sql["picker/flush_patience"], SPAWN_PATIENCE_MS),
             call(
                 self._sql["picker/flush_lock"],
                 [c.id for c in commits],

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
+import psycopg
 import pytest
 
 from engine.machine import Await, Done, Machine, Next, Outcome, Retry, ScheduleChildren, Step, Stop
+from engine.operation import perform
 from engine.picker import Job
 from tests.fixtures.node import Jobs, Notes, running_node
 
@@ -67,6 +69,11 @@ class Tree(Machine):
             return Next("grow", {"depth": step.state["depth"], "rounds": step.state["rounds"] - 1})
         assert all(child.status in ("done", "failed") for child in step.children)
         return Done(sum(child.result for child in step.children if child.status == "done"))
+
+    async def spawn(self, step: Step) -> Outcome:
+        key = step.state["key"]
+        child = Job(fsm="tree", step="grow", state={"depth": 0, "n": 0}, correlation_key=key)
+        return ScheduleChildren([child], "sum", {"rounds": 1})
 
     async def poison(self, step: Step) -> Outcome:
         return ScheduleChildren([Job(fsm="tree", step="grow", state={}), Job(fsm="poison", step="s")], "sum")
@@ -222,6 +229,33 @@ def test_a_child_that_cannot_be_stored_fails_its_parent_alone(jobs: Jobs) -> Non
     assert "NUL" in ends(jobs)[6][1]
     assert jobs.one("SELECT count(*) FROM gen_durable WHERE parent_id IS NOT NULL") == 15
     assert notes.counts["refused"] == 1
+
+
+def test_a_child_whose_identity_stands_in_an_open_transaction_holds_up_its_parent_alone(jobs: Jobs) -> None:
+    children = [Job(fsm="tree", step="spawn", state={"key": key}) for key in ("free", "taken", "free too")]
+    jobs.do(jobs.picker.insert_many([*children, Job(fsm="tree", step="grow", state={"depth": 1, "n": 0})]))
+    notes = Notes()
+
+    async def main() -> None:
+        with psycopg.connect(jobs.dsn, autocommit=True) as stranger:
+            stranger.execute("BEGIN")
+            taken = Job(fsm="tree", step="grow", state={"depth": 0, "n": 0}, correlation_key="taken")
+            perform(stranger, jobs.picker.insert(taken))
+            async with running_node(
+                jobs.dsn, MACHINES, notes=notes, max_delay_ms=50.0, lease_ttl_ms=15_000.0
+            ):
+                # The parent that waits, and no other: whatever shared its flush, and whatever came later.
+                await jobs.until(LIVE, 1)
+                assert jobs.rows(
+                    "SELECT state->>'key', status::text FROM gen_durable WHERE step = 'spawn'"
+                ) == [("taken", "executing")]
+                stranger.execute("ROLLBACK")
+                await jobs.until(LIVE, 0)
+
+    asyncio.run(main())
+    assert ends(jobs) == [("done", 1)] * 3 + [("done", 2)]
+    assert notes.counts["set_aside"] >= 1
+    assert "abandoned" not in notes.counts
 
 
 def test_json_that_python_cannot_hold_fails_its_instance_and_not_the_node(jobs: Jobs) -> None:

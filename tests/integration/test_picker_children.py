@@ -81,7 +81,7 @@ def test_parents_of_one_batch_share_the_statements_and_the_first_has_the_identit
     ended = race.do(
         counted(race.picker.flush([outcome(hold, "childs", children=children) for hold in holds]), calls)
     )
-    assert calls == ["picker/flush_lock", "picker/flush_children", "picker/flush"]
+    assert calls == ["picker/flush_patience", "picker/flush_lock", "picker/flush_children", "picker/flush"]
     assert sorted(ended.woken) == ["x", "y"]
     assert sorted(pending(race, hold.id)[1] for hold in holds) == [1] * 19 + [2]
 

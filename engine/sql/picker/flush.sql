@@ -4,15 +4,16 @@
 -- Index: primary key, one probe per row and per parent.
 -- Race 1: the lease ran out and the row was reaped, perhaps claimed again. locked_by names one claim, not one worker,
 -- so the guard fails even when the same node claimed the row again (docs/findings.md, "a worker is not a claim").
--- Race 2: an inline continuation commits and keeps its claim; one that was sent twice, the first time into a connection
--- that seemed dead, could arrive after its successors. `turn` counts a claim's continuations and fences them.
+-- Race 2: an inline continuation commits and keeps its claim; one that was sent twice, the first time into a
+-- connection that seemed dead, could arrive after its successors. `turn` counts a claim's continuations and fences
+-- them.
 -- Race 3: a signal's delivery locks its target too, so it stands before or after this statement, and the recheck of a
 -- park, the next statement of the transaction, sees every delivery that stands before.
 -- Locks wait here, in flush_lock and in release, in id order; everything else that locks several instance rows skips.
--- All rows are locked before the first is changed, the parents that the join will change among them: `lock_all` reads
--- the whole of `locked` before the join can yield a row. A changed row makes a claim of its key wait at the arbiter and
--- an insert of its identity at the unique index. Were this transaction to wait after that, for a row that one of those
--- holds (a lock stays on a row that failed its recheck), the two would wait for each other.
+-- All rows are locked before the first is changed, the parents that the join will change among them: the count,
+-- computed once, reads the whole of `locked` before the join can yield a row. A changed row makes a claim of its key
+-- wait at the arbiter and an insert of its identity at the unique index. Were this transaction to wait after that, for
+-- a row that one of those holds (a lock stays on a row that failed its recheck), the two would wait for each other.
 WITH outcome AS MATERIALIZED (
     SELECT o.*
     FROM unnest(
@@ -114,8 +115,8 @@ SET
     END,
     updated_at = now()
 FROM owned AS o
-CROSS JOIN (SELECT count(*) FROM locked) AS lock_all
 WHERE g.id = o.id AND g.locked_by = o.claim AND g.status = 'executing'
+    AND (SELECT count(*) FROM locked) > 0
 RETURNING
     g.id,
     o.claim,

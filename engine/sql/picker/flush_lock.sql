@@ -41,5 +41,4 @@ SELECT
     o.claim
 FROM locked AS g
 INNER JOIN outcome AS o ON g.id = o.id AND g.locked_by = o.claim AND g.turn = o.turn
-CROSS JOIN (SELECT count(*) FROM locked) AS lock_all
-WHERE g.status = 'executing'
+WHERE g.status = 'executing' AND (SELECT count(*) FROM locked) > 0
