@@ -21,6 +21,8 @@ from hypothesis.errors import Flaky, HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from engine.statements import Catalogue
+from models.limiter_machine import START as LIMITER_START
+from models.limiter_machine import limiter_machine
 from models.machine import START, OutOfTime, Tally, picker_machine
 from models.sessions import Sessions
 
@@ -44,7 +46,10 @@ PROFILES: Mapping[str, Profile] = {
 MachineFactory = Callable[[Sessions, Tally, Catalogue | None], type[RuleBasedStateMachine]]
 
 # Machines by the name of what they hold against its model, and the instant at which their clock starts.
-MACHINES: Mapping[str, tuple[MachineFactory, datetime]] = {"picker": (picker_machine, START)}
+MACHINES: Mapping[str, tuple[MachineFactory, datetime]] = {
+    "picker": (picker_machine, START),
+    "limiter": (limiter_machine, LIMITER_START),
+}
 
 
 @dataclass(frozen=True, slots=True)

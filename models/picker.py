@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 
+from engine.limits import PROVISIONAL_SHARD
 from engine.picker import Commit, Hold, Job, Status
 
 
@@ -150,7 +151,7 @@ def claim(
                 _moved(row, now, "executing"),
                 locked_by=claim,
                 lease_expires_at=now + _milliseconds(lease_ms),
-                concurrency_shard=0 if gated(row) else None,
+                concurrency_shard=PROVISIONAL_SHARD if gated(row) else None,
             )
         )
     return table.changed(winners), tuple(winners)

@@ -2,8 +2,9 @@
 
 The engine's statements call `now()` by its bare name. In a database prepared here that name finds `public.now()`,
 which returns the session setting `pgreferee.now`, before it finds the system's. The statements stay as they are, no
-test waits for time to pass, and "eligible at this very instant" is a case like any other. A statement that asks for
-another clock (`clock_timestamp()`, `current_timestamp`) gives itself away by a timestamp that no model predicts.
+test waits for time to pass, and "eligible at this very instant" is a case like any other. `clock_timestamp()`, by which
+the limiter tells a clock that was set back, is the same instant. A statement that asks for another clock
+(`current_timestamp`, `statement_timestamp()`) gives itself away by a timestamp that no model predicts.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from models.picker import Row, canonical_text
 _CLOCK = """
 CREATE OR REPLACE FUNCTION public.now() RETURNS timestamptz
 LANGUAGE sql STABLE PARALLEL SAFE
+AS $$ SELECT pg_catalog.current_setting('pgreferee.now')::timestamptz $$;
+CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz
+LANGUAGE sql VOLATILE PARALLEL SAFE
 AS $$ SELECT pg_catalog.current_setting('pgreferee.now')::timestamptz $$
 """
 _ROWS = """
@@ -32,10 +36,18 @@ SELECT
     correlation_key, correlation_scope::text[], inserted_at, updated_at, concurrency_name, correlation_guard
 FROM gen_durable
 """
+_BUCKETS = """
+SELECT kind, key, shard, capacity, available, last_refill, debt FROM gen_durable_buckets ORDER BY kind, key, shard
+"""
 # TRUNCATE makes a file for every index: 11 ms, and 140 ms on a busy machine. DELETE takes 1 ms, but the dead rows that
 # it leaves are stepped over by every scan.
-_DELETE = "WITH gone AS (DELETE FROM gen_durable) SELECT setval('gen_durable_id_seq', 1, false)"
-_TRUNCATE = "TRUNCATE gen_durable, signals, signal_receipts RESTART IDENTITY"
+_DELETE = """
+WITH rows AS (DELETE FROM gen_durable),
+buckets AS (DELETE FROM gen_durable_buckets),
+configs AS (DELETE FROM gen_durable_bucket_configs)
+SELECT setval('gen_durable_id_seq', 1, false)
+"""
+_TRUNCATE = "TRUNCATE gen_durable, signals, signal_receipts, gen_durable_buckets, gen_durable_bucket_configs RESTART IDENTITY"
 _RESETS_PER_TRUNCATE = 50
 _COLUMNS = tuple(Row.__dataclass_fields__)
 
@@ -109,6 +121,19 @@ class Sessions:
         if self._holder.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             self._holder.execute("BEGIN")
         self._holder.execute("SELECT 1 FROM gen_durable WHERE id = ANY (%s) FOR UPDATE NOWAIT", (list(ids),))
+
+    def hold_shards(self, key: str, shards: Collection[int]) -> None:
+        """Lock these shards of a bucket key like `hold`."""
+        if self._holder.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            self._holder.execute("BEGIN")
+        query = "SELECT 1 FROM gen_durable_buckets WHERE key = %s AND shard = ANY (%s) FOR UPDATE NOWAIT"
+        self._holder.execute(query, (key, list(shards)))
+
+    def buckets(self) -> list[tuple[Any, ...]]:
+        """Every shard as it is committed: kind, key, shard, capacity, available, last_refill, debt; in order."""
+        connection = next(iter(self._by_planner.values()))
+        with connection.cursor(binary=True) as cursor:
+            return cursor.execute(_BUCKETS, prepare=True).fetchall()
 
     def let_go(self) -> None:
         """End the transaction that holds row locks, if there is one."""

@@ -63,7 +63,8 @@ SET
     status = 'executing',
     locked_by = $3::text,
     lease_expires_at = now() + $4::double precision * interval '1 millisecond',
-    concurrency_shard = CASE WHEN c.gated THEN 0 END,
+    -- No slot yet: admit stamps the shard of the slot that it draws.
+    concurrency_shard = CASE WHEN c.gated THEN -1 END,
     turn = 0,
     -- An identity whose scope ends here is given up for good, never retaken.
     correlation_scope = CASE

@@ -90,6 +90,9 @@ CREATE TABLE gen_durable_bucket_configs (
     PRIMARY KEY (kind, name)
 );
 
+-- `counted`: the snapshot in which a gate's shard was last counted from the rows that hold its slots; a slot freed by a
+-- transaction that this snapshot sees is not given back again. `debt`: slots given out beyond a lowered capacity.
+-- `idle_since`: since when sweeps have found a gate unused.
 CREATE TABLE gen_durable_buckets (
     kind text NOT NULL CHECK (kind IN ('rate', 'conc')),
     key text NOT NULL,
@@ -97,6 +100,9 @@ CREATE TABLE gen_durable_buckets (
     capacity double precision NOT NULL,
     available double precision NOT NULL,
     last_refill timestamptz,
+    debt double precision NOT NULL DEFAULT 0,
+    counted pg_snapshot,
+    idle_since timestamptz,
     PRIMARY KEY (kind, key, shard),
     CHECK (available >= 0 AND available <= capacity)
 );

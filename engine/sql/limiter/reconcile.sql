@@ -1,0 +1,139 @@
+-- Count gates anew from the rows that hold their slots: $1 key and $2 shard are what the transaction has locked. Makes
+-- shards that the configuration asks for, drops those it no longer has, and drops keys that nobody has used for $3 ms,
+-- or whose configuration is gone once nobody holds a slot. Returns keys counted, shards corrected, made, dropped.
+-- Index: gen_durable_lease for the executing rows (all of them, once a page), the buckets' primary key.
+-- Race 1: an admit that had a shard before it was locked here. A statement of its own, after the one that locks: its
+-- snapshot sees all that was committed with the shard.
+-- Race 2: a flush that ended a row before the snapshot, and its credit comes later. `counted` keeps the snapshot, and
+-- credit asks it. The flushes that the snapshot does not see are credited, for their rows are counted here.
+-- Race 3: a shard made since the lock, in a key of which older ones are held. Only whole keys are counted.
+-- Where more rows execute than the capacity allows (it was lowered), free slots of other shards cover for it, and what
+-- is left is debt: each shard keeps that many of its next credits. Rows on a shard that is dropped cannot give their
+-- slot back; the next sweep does.
+-- A key is dropped only when a sweep has found it full, and nobody has touched it for $3 ms since: an admit that still
+-- took it for cold would have to be older than that.
+WITH held AS MATERIALIZED (
+    SELECT h.key, h.shard
+    FROM unnest($1::text[], $2::smallint[]) AS h (key, shard)
+),
+
+whole AS MATERIALIZED (
+    SELECT b.key
+    FROM gen_durable_buckets AS b
+    LEFT JOIN held AS h ON b.key = h.key AND b.shard = h.shard
+    WHERE b.kind = 'conc' AND b.key = ANY ($1::text[])
+    GROUP BY b.key
+    HAVING bool_and(h.shard IS NOT NULL)
+),
+
+used AS MATERIALIZED (
+    SELECT
+        g.concurrency_key AS key, g.concurrency_shard AS shard, count(*)::double precision AS slots
+    FROM gen_durable AS g
+    WHERE g.status = 'executing' AND g.concurrency_shard >= 0 AND g.concurrency_key = ANY ($1::text[])
+    GROUP BY g.concurrency_key, g.concurrency_shard
+),
+
+gate AS MATERIALIZED (
+    SELECT
+        w.key, c.capacity, c.shards,
+        coalesce((SELECT sum(u.slots) FROM used AS u WHERE u.key = w.key), 0) AS executing,
+        (
+            SELECT bool_and(coalesce(b.idle_since < now() - $3::double precision * interval '1 millisecond', false))
+            FROM gen_durable_buckets AS b
+            WHERE b.kind = 'conc' AND b.key = w.key
+        ) AS idle
+    FROM whole AS w
+    LEFT JOIN gen_durable_bucket_configs AS c ON c.kind = 'conc' AND c.name = split_part(w.key, ':', 1)
+),
+
+kept AS MATERIALIZED (
+    SELECT g.*
+    FROM gate AS g
+    WHERE g.capacity IS NOT NULL AND NOT (g.executing = 0 AND g.idle)
+),
+
+part AS (
+    SELECT
+        k.key, s.shard, k.executing,
+        floor(k.capacity / k.shards)
+        + (s.shard < k.capacity - k.shards * floor(k.capacity / k.shards))::integer AS share,
+        coalesce(u.slots, 0) AS used
+    FROM kept AS k
+    CROSS JOIN LATERAL generate_series(0, k.shards - 1) AS s (shard)
+    LEFT JOIN used AS u ON k.key = u.key AND s.shard = u.shard
+),
+
+-- `uncovered`: executing rows that have no place in the share of their own shard.
+balance AS (
+    SELECT
+        p.*,
+        greatest(0, p.share - p.used) AS free,
+        p.executing - sum(least(p.used, p.share)) OVER (PARTITION BY p.key) AS uncovered,
+        sum(greatest(0, p.share - p.used)) OVER (PARTITION BY p.key) AS free_of_key,
+        sum(greatest(0, p.share - p.used)) OVER (PARTITION BY p.key ORDER BY p.shard) AS free_up_to
+    FROM part AS p
+),
+
+want AS MATERIALIZED (
+    SELECT
+        b.key, b.shard, b.share,
+        b.free - least(b.free, greatest(0, b.uncovered - (b.free_up_to - b.free))) AS available,
+        least(b.used, greatest(0, b.uncovered - b.free_of_key)) AS debt,
+        b.executing = 0 AS unused
+    FROM balance AS b
+),
+
+corrected AS (
+    SELECT
+        b.key, b.shard
+    FROM gen_durable_buckets AS b
+    INNER JOIN want AS w ON b.key = w.key AND b.shard = w.shard
+    WHERE
+        b.kind = 'conc'
+        AND (b.capacity, b.available, b.debt) IS DISTINCT FROM (w.share, w.available, w.debt)
+),
+
+-- Every shard of the key, also where its level stays: a late credit must not undo what a free shard covers for.
+recounted AS (
+    UPDATE gen_durable_buckets AS b
+    SET
+        capacity = w.share,
+        available = w.available,
+        debt = w.debt,
+        counted = pg_current_snapshot(),
+        idle_since = CASE WHEN w.unused THEN coalesce(b.idle_since, now()) END
+    FROM want AS w
+    WHERE b.kind = 'conc' AND b.key = w.key AND b.shard = w.shard
+),
+
+made AS (
+    INSERT INTO gen_durable_buckets (kind, key, shard, capacity, available, debt, counted)
+    SELECT
+        'conc', w.key, w.shard, w.share, w.available, w.debt, pg_current_snapshot()
+    FROM want AS w
+    WHERE NOT EXISTS (
+        SELECT FROM gen_durable_buckets AS b
+        WHERE b.kind = 'conc' AND b.key = w.key AND b.shard = w.shard
+    )
+    ORDER BY w.key, w.shard
+    RETURNING true
+),
+
+dropped AS (
+    DELETE FROM gen_durable_buckets AS b
+    USING gate AS g
+    WHERE
+        b.kind = 'conc' AND b.key = g.key
+        AND CASE
+            WHEN g.capacity IS NULL THEN g.executing = 0
+            ELSE (g.executing = 0 AND g.idle) OR b.shard >= g.shards
+        END
+    RETURNING true
+)
+
+SELECT
+    (SELECT count(*) FROM gate) AS counted,
+    (SELECT count(*) FROM corrected) AS corrected,
+    (SELECT count(*) FROM made) AS made,
+    (SELECT count(*) FROM dropped) AS dropped
