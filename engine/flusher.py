@@ -116,7 +116,7 @@ class Flusher:
     async def _conclude(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], ended: Ended) -> None:
         committed = set(ended.holds)
         if ended.freed:
-            await self.credit(ended.freed)
+            await self.credit(ended.freed, ended.xid)
         if self._woken is not None:
             for queue in ended.woken:
                 self._woken(queue)
@@ -211,15 +211,15 @@ class Flusher:
         if not settled.done():
             settled.set_result("refused" if replaced.result() == "committed" else replaced.result())
 
-    async def credit(self, slots: Sequence[Slot]) -> None:
+    async def credit(self, slots: Sequence[Slot], freed_by: int | None) -> None:
         """Give gate slots back, after the commit that freed them."""
-        if self._limiter is None:
+        if self._limiter is None or freed_by is None:
             return
         try:
             await self._sessions.run(
                 "credit",
                 {"slots": [[slot.key, slot.shard] for slot in slots]},
-                self._limiter.credit(slots),
+                self._limiter.credit(slots, freed_by),
                 lambda _: {},
             )
         except (OutcomeUnknown, Unavailable, psycopg.Error):

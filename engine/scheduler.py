@@ -256,6 +256,7 @@ class Scheduler:
                 lambda admission: {
                     "admitted": [[row.id, row.concurrency_shard] for row in admission.admitted],
                     "denied": [row.id for row in admission.denied],
+                    "contended": admission.contended,
                 },
             )
         except (OutcomeUnknown, Unavailable, psycopg.Error):
@@ -312,7 +313,7 @@ class Scheduler:
             return
         released = set(ended.holds)
         if slots := [lease.slot for lease in leases if lease.slot is not None and lease.hold in released]:
-            await self._flusher.credit(slots)
+            await self._flusher.credit(slots, ended.xid)
 
     def _start_steps(self) -> None:
         while self._buffer and len(self._running) < self._queue.concurrency:

@@ -16,6 +16,7 @@ What the rules lean on (picker.md §3, §6, engine/limiter.py):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -313,35 +314,50 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spending:
-    """Which weight each claimed row asks of which rate key, as its row said; and what admissions made of it."""
+    """Which weight each claimed row asks of which rate key, as its row said.
+
+    A row that is continued in line may ask for something else, or for nothing, under the same claim, and what an
+    admission was asked cannot be told from its ids. Such a row counts with no weight, and is no witness of liveness.
+    """
 
     def __init__(self, columns: Columns) -> None:
         self._rate, self._weight, self._claim = columns.rate_limit, columns.weight, columns.locked_by
         self._key = columns.concurrency_key
-        # A row that is continued in line may ask for something else under the same claim.
-        self._asked: dict[tuple[int, str], list[tuple[str, float, str | None]]] = {}
+        self._step = itemgetter(*columns.only("step", "state", "turn"))
+        self._asked: dict[tuple[int, str], tuple[str, float, str | None]] = {}
+        self._unclear: set[tuple[int, str]] = set()
 
     def observe(self, changes: Changes) -> None:
         """Follow claims and continuations."""
+        rate = self._rate
         for t in changes.claimed:
-            if t.new is not None and t.new[self._rate] is not None:
-                self._note(t.id, t.new)
+            if t.new is not None and t.new[rate] is not None:
+                row = t.new
+                self._asked[self._name(t.id, row)] = (
+                    string(row[rate]) or "",
+                    float(row[self._weight] or 1),
+                    string(row[self._key]),
+                )
         for t in changes.stayed:
-            if t.new is not None and t.new[self._rate] is not None:
-                self._note(t.id, t.new)
+            assert t.old is not None
+            assert t.new is not None
+            if t.new[rate] is None and t.old[rate] is None:
+                continue
+            if self._step(t.old) != self._step(t.new):
+                name = self._name(t.id, t.new)
+                self._asked.pop(name, None)
+                self._unclear.add(name)
 
-    def _note(self, number: int, row: Row) -> None:
-        asked = self._asked.setdefault((number, string(row[self._claim]) or ""), [])
-        entry = (string(row[self._rate]) or "", float(row[self._weight] or 1), string(row[self._key]))
-        if entry not in asked:
-            asked.append(entry)
+    def _name(self, number: int, row: Row) -> tuple[int, str]:
+        return number, string(row[self._claim]) or ""
 
     def asked(self, row: int, claim: str) -> tuple[str, float, str | None] | None:
-        """Rate key, weight (the smallest, where it changed) and concurrency key; None for a row without a rate."""
-        found = self._asked.get((row, claim))
-        if found is None or len({key for key, _, _ in found}) > 1:
-            return None
-        return min(found, key=lambda entry: entry[1])
+        """Rate key, weight and concurrency key; None for a row without a rate, and for one that is unclear."""
+        return self._asked.get((row, claim))
+
+    def unclear(self, row: int, claim: str) -> bool:
+        """Whether it may have spent something of some rate."""
+        return (row, claim) in self._unclear
 
 
 class RateBudget:
@@ -420,8 +436,8 @@ class RateLiveness:
 
     After t seconds without a grant every shard holds at least min(burst, rate * t) of its share, however the last
     grants were spread. So a denied row that stood first for its key, whose weight is at most the burst, and for
-    whose key the last grant lies weight/rate seconds back, was denied wrongly. Judged only where no other
-    operation on counters was under way.
+    whose key the last grant lies weight/rate seconds back, was denied wrongly. Judged only where nothing else was
+    under way that could hold the key's counters or the row.
     """
 
     name = "rate-liveness"
@@ -448,54 +464,86 @@ class RateLiveness:
     def conclude(self, _: Rest) -> str | None:
         if self._witness is None:
             return None
-        last_grant_ns: dict[str, int] = {}
-        unknown = False
-        for o, alone in lone(self._witness.limiters):
+        by_key: dict[str, list[Operation]] = {}
+        # What may draw on any key, or hold its shards.
+        general: list[Operation] = []
+        for o in self._witness.limiters:
             if o.f != "admit":
+                if o.f not in ("credit", "reconcile"):
+                    general.append(o)
                 continue
-            if o.type != "ok" or o.end_ns is None:
-                # Whether it spent anything is unknown from here on.
-                unknown = unknown or o.type == "info"
+            claim = o.value["claim"]
+            if any(self._spending.unclear(row, claim) for row in o.value["ids"]):
+                general.append(o)
                 continue
-            denied = set(o.result["denied"])
-            for key, row, weight in self._heads(o):
-                policy = self._policies.now.get(config_name(key))
-                lasting = len(self._policies.ever.get(config_name(key), ())) == 1
-                if not alone or unknown or policy is None or not lasting or weight > policy.capacity:
-                    continue
-                last = last_grant_ns.get(key)
-                rate = policy.rate or 0.0
-                waited_s = float("inf") if last is None else (o.start_ns - last) / 1e9
-                if last is not None and (rate <= 0 or waited_s < weight / rate + TOLERANCE):
-                    continue
-                self.checked += 1
-                if row in denied:
-                    since = "ever" if last is None else f"for {waited_s:.3f} s"
-                    self.findings.add(
-                        f"row {row} asks {weight:g} of rate {key} (burst {policy.capacity:g}, {rate:g} a second), "
-                        f"stood first, and was denied though nothing was granted {since}",
-                        [row],
-                        None,
-                        [o],
-                        [(RATE, key)],
-                    )
-            for row, _shard in o.result["admitted"]:
-                asked = self._spending.asked(row, o.value["claim"])
-                if asked is not None:
-                    last_grant_ns[asked[0]] = max(last_grant_ns.get(asked[0], 0), o.end_ns)
+            asked = {entry[0] for row in o.value["ids"] if (entry := self._spending.asked(row, claim))}
+            for key in asked:
+                by_key.setdefault(key, []).append(o)
+        for key, operations in by_key.items():
+            policy = self._policies.now.get(config_name(key))
+            if policy is None or len(self._policies.ever[config_name(key)]) != 1:
+                continue
+            mine = {id(o) for o in operations}
+            merged = sorted([*operations, *general], key=lambda o: o.start_ns)
+            self._key(key, policy, merged, mine)
         return None
 
-    def _heads(self, o: Operation) -> Iterator[tuple[str, int, float]]:
-        """Per rate key the first row of the admission, where no gate can be what denies it."""
-        seen: set[str] = set()
+    def _key(self, key: str, policy: Policy, operations: Sequence[Operation], mine: set[int]) -> None:
+        """All that bears on one key, in the order of its start."""
+        last: int | None = None
+        rate = policy.rate or 0.0
+        for o, alone in lone(operations):
+            if o.type == "info" or o.end_ns is None:
+                # Whether and when it drew is unknown from here on.
+                return
+            if id(o) not in mine or o.type != "ok":
+                last = o.end_ns if o.f == "admit" else last
+                continue
+            head = self._head(o, key)
+            if alone and head is not None and head[1] <= policy.capacity:
+                waited_s = float("inf") if last is None else (o.start_ns - last) / 1e9
+                if last is None or (rate > 0 and waited_s >= head[1] / rate + TOLERANCE):
+                    self.checked += 1
+                    if head[0] in o.result["denied"] and not self._was_locked(head[0], o):
+                        self._denied(key, policy, o, head, waited_s)
+            admitted = {row for row, _ in o.result["admitted"]}
+            if any(
+                (entry := self._spending.asked(row, o.value["claim"])) and entry[0] == key for row in admitted
+            ):
+                last = o.end_ns
+
+    def _was_locked(self, row: int, admit: Operation) -> bool:
+        """Whether something else may have held the row: an admission passes over a row that a heartbeat renews."""
+        assert self._witness is not None
+        for o in self._witness.operations:
+            over = o.end_ns is not None and o.end_ns < admit.start_ns
+            if over or o.start_ns > (admit.end_ns or 0) or o.f not in ("heartbeat", "reap", "signal"):
+                continue
+            if o.f != "heartbeat" or any(held == row for held, _ in o.value["holds"]):
+                return True
+        return False
+
+    def _denied(
+        self, key: str, policy: Policy, o: Operation, head: tuple[int, float], waited_s: float
+    ) -> None:
+        since = "ever" if waited_s == float("inf") else f"for {waited_s:.3f} s"
+        self.findings.add(
+            f"row {head[0]} asks {head[1]:g} of rate {key} (burst {policy.capacity:g}, {policy.rate:g} a second), "
+            f"stood first, and was denied though nothing was granted {since}",
+            [head[0]],
+            None,
+            [o],
+            [(RATE, key)],
+        )
+
+    def _head(self, o: Operation, key: str) -> tuple[int, float] | None:
+        """The first row of the admission that asks for the key, with its weight; None where a gate may deny it."""
         for row in o.value["ids"]:
             asked = self._spending.asked(row, o.value["claim"])
-            if asked is None or asked[0] in seen:
-                continue
-            seen.add(asked[0])
-            gate = None if asked[2] is None else config_name(asked[2])
-            if gate is None or gate not in self._gates.ever:
-                yield asked[0], row, asked[1]
+            if asked is not None and asked[0] == key:
+                gated = asked[2] is not None and config_name(asked[2]) in self._gates.ever
+                return None if gated else (row, asked[1])
+        return None
 
 
 class QuietLimiter:
