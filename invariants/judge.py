@@ -119,15 +119,18 @@ class Judge:
                 self._out(rule, error)
 
     def _replay(self, transaction: Transaction) -> Changes:
-        apply, sorter = self._state.apply, self._sorter
+        apply, replay, sorter = self._state.apply, self._state.replay, self._sorter
         changes = Changes(self._row)
         for change in transaction.changes:
             name = change.relation.name
             if name == TABLE:
                 if sorter is None:
                     sorter = self._begin(change.relation)
-                for step in apply(change):
-                    sorter.add(changes, step.old, step.new)
+                if change.kind == "truncate":
+                    for step in apply(change):
+                        sorter.add(changes, step.old, step.new)
+                else:
+                    sorter.add(changes, *replay(change))
             else:
                 for step in apply(change):
                     self._parser.add(changes, step)

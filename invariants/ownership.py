@@ -95,7 +95,10 @@ class SingleOwner:
             for t in (*changes.moved, *changes.gone):
                 if not self._may_move(t):
                     self._unowned(transaction, t)
-        if mask & (BORN | MOVED | SIGNALS):
+        parent = self._c.parent_id
+        if mask & (MOVED | SIGNALS) or any(
+            t.new is not None and t.new[parent] is not None for t in changes.born
+        ):
             self._riders(transaction, changes)
 
     def _begin(self, transaction: Transaction, t: Transition) -> None:
@@ -351,6 +354,8 @@ class PickOrder:
         self._c = columns
         self._witness = witness
         self._short = {} if witness is None else _short_claims(witness)
+        if not self._short:
+            self.groups = CLAIMED
         # Runnable rows by queue; kept only while a claim that came short is still to come.
         self._runnable: dict[bytes, dict[int, Row]] = {}
 

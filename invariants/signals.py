@@ -125,6 +125,8 @@ class NoLostWakeup:
         for group in (changes.moved, changes.gone):
             for t in group:
                 if t.before == PARKED and t.after != PARKED:
+                    # Woken, or gone: it stayed for nothing.
+                    self.checked += 1
                     self._parked.pop(t.id, None)
         for number in touched & self._parked.keys():
             self.checked += 1

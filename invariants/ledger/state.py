@@ -86,34 +86,42 @@ class State:
 
     def apply(self, change: Change) -> list[Step]:
         """Replay one change. Returns one step, or one per row for a truncate. Raises StateError."""
+        if change.kind != "truncate":
+            old, new = self.replay(change)
+            return [Step(change.relation, old, new)]
         table = self._table(change.relation)
-        kind, new = change.kind, change.new
+        gone = [Step(change.relation, row, None) for row in table.rows()]
+        self._add(change.relation)
+        return gone
+
+    def replay(self, change: Change) -> tuple[Row | None, Row | None]:
+        """The old row and the new one of a change that is no truncate. Raises StateError. The hot path of the judge."""
+        relation, kind, new = change.relation, change.kind, change.new
+        table = self._tables.get(relation.id)
+        if table is None or table.relation is not relation:
+            table = self._table(relation)
         if kind == "update":
             assert new is not None
             key = table.key(new if change.old is None else change.old)
             old = table.get(key)
             if old is None:
-                raise StateError(f"an update of {change.relation.name} {key!r}, which was never inserted")
+                raise StateError(f"an update of {relation.name} {key!r}, which was never inserted")
             if change.partial:
                 new = tuple(o if n is UNCHANGED else n for o, n in zip(old, new, strict=True))
             if change.old is not None and table.key(new) != key:
                 table.pop(key)
             table.put(new)
-            return [Step(change.relation, old, new)]
+            return old, new
         if kind == "insert":
             assert new is not None
             table.put(new)
-            return [Step(change.relation, None, new)]
-        if kind == "delete":
-            assert change.old is not None
-            key = table.key(change.old)
-            old = table.pop(key)
-            if old is None:
-                raise StateError(f"a delete of {change.relation.name} {key!r}, which was never inserted")
-            return [Step(change.relation, old, None)]
-        gone = [Step(change.relation, row, None) for row in table.rows()]
-        self._add(change.relation)
-        return gone
+            return None, new
+        assert change.old is not None
+        key = table.key(change.old)
+        old = table.pop(key)
+        if old is None:
+            raise StateError(f"a delete of {relation.name} {key!r}, which was never inserted")
+        return old, None
 
     def _table(self, relation: Relation) -> Table:
         table = self._tables.get(relation.id)

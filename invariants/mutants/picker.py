@@ -195,6 +195,13 @@ PICKER_MUTANTS: Final = (
         statements={"picker/flush_lock": (Patch("    ORDER BY g.id\n    FOR NO KEY UPDATE OF g\n", ""),)},
     ),
     Mutant(
+        name="children-after-update",
+        summary="a flush changes its rows, which gives identities up, and inserts children then, as documented: the "
+        "insert waits for another flush that has given an identity up",
+        caught_by=("no-deadlock",),
+        protocol=frozenset(("children-after-update",)),
+    ),
+    Mutant(
         name="reclaim-without-margin",
         summary="a boot takes back whatever carries its prefix, also from a living node of the same name",
         caught_by=("lease-respect",),
@@ -236,5 +243,17 @@ PICKER_MUTANTS: Final = (
         summary="a batch is inserted with one parameter for each value, of which a statement may have 65,535",
         caught_by=("no-lost-job",),
         protocol=frozenset(("placeholder-per-value",)),
+    ),
+    Mutant(
+        name="serialise-outside-guard",
+        summary="an outcome that cannot be stored ends its worker instead of its job",
+        caught_by=("no-lost-job",),
+        protocol=frozenset(("serialise-outside-guard",)),
+    ),
+    Mutant(
+        name="min-demand-unclamped",
+        summary="a node waits for more room than it will ever have before it claims",
+        caught_by=("no-lost-job",),
+        protocol=frozenset(("min-demand-unclamped",)),
     ),
 )

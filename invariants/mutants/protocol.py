@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from engine.operation import Call, Operation, Row, call
-from engine.picker import Commit, Job, Picker
+import engine.node
+from engine import operation
+from engine.machine import Step
+from engine.operation import Begin, Call, Operation, Row, call
+from engine.picker import Commit, Ended, Hold, Job, Picker
+from engine.policy import QueuePolicy
+from engine.scheduler import Scheduler
 from engine.statements import Catalogue, Statement
+from engine.values import UnstorableValue
 from invariants.mutants.mutant import Mutant
 
 _COLUMNS = (
@@ -29,6 +37,23 @@ class RidersOfTheStale(Picker):
         won = {(row[0], row[1]) for row in rows}
         stale = [(c.id, c.claim, None, None, None, None) for c in commits if (c.id, c.claim) not in won]
         return super()._riders(commits, [*rows, *stale])
+
+
+class ChildrenAfterUpdate(Picker):
+    """A flush changes its rows first and inserts their children then, as documented."""
+
+    def flush(self, commits: Sequence[Commit]) -> Operation[Ended]:
+        """As the picker's, in the other order; it counts the children as if all of them landed."""
+        if not any(commit.children for commit in commits):
+            return (yield from super().flush(commits))
+        counts = {commit.id: len(commit.children) for commit in commits}
+        _, rows = yield (Begin(), self._flush_call(commits, counts))
+        children = [(*job.columns(), commit.id) for commit in commits for job in commit.children]
+        columns = zip(*children, strict=True)
+        yield call(self._sql["picker/flush_children"], *(list(column) for column in columns))
+        calls, _ = self._riders(commits, rows)
+        yield (*calls, operation.Commit())
+        return Ended(tuple(Hold(row[0], row[1]) for row in rows), int(rows[0][2]) if rows else None)
 
 
 class PlaceholderPerValue(Picker):
@@ -65,6 +90,33 @@ def picker_of(mutant: Mutant | None) -> Picker:
     catalogue = mutant.apply(Catalogue.load())
     if "riders-of-the-stale" in mutant.protocol:
         return RidersOfTheStale(catalogue)
+    if "children-after-update" in mutant.protocol:
+        return ChildrenAfterUpdate(catalogue)
     if "placeholder-per-value" in mutant.protocol:
         return PlaceholderPerValue(catalogue)
     return Picker(catalogue)
+
+
+class CrashesOnUnstorable(Scheduler):
+    """An outcome that cannot be stored ends its worker: the lease runs out, the row is reaped, and all begins anew."""
+
+    def _answer_error(self, step: Step, hold: Hold, turn: int, error: Exception) -> Commit:
+        if isinstance(error, UnstorableValue):
+            raise asyncio.CancelledError
+        return super()._answer_error(step, hold, turn, error)
+
+
+@contextmanager
+def nodes_of(mutant: Mutant | None) -> Iterator[None]:
+    """While the block runs, nodes of this process take the mutant's steps."""
+    steps = frozenset() if mutant is None else mutant.protocol
+    scheduler, threshold = vars(engine.node)["Scheduler"], QueuePolicy.demand_threshold
+    if "serialise-outside-guard" in steps:
+        setattr(engine.node, "Scheduler", CrashesOnUnstorable)  # noqa: B010  # a constant to the type checker
+    if "min-demand-unclamped" in steps:
+        setattr(QueuePolicy, "demand_threshold", property(lambda queue: queue.min_demand))  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(engine.node, "Scheduler", scheduler)  # noqa: B010
+        setattr(QueuePolicy, "demand_threshold", threshold)  # noqa: B010

@@ -14,6 +14,8 @@ from pathlib import Path
 from engine.node import Node
 from engine.policy import NodePolicy
 from invariants.history import Recorder
+from invariants.mutants import REGISTRY
+from invariants.mutants.protocol import nodes_of
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import receive_config
 from stress.swarm.configs import NodeConfig
@@ -63,7 +65,9 @@ def _lifeline() -> None:
 
 def main() -> None:
     """Entry point."""
-    abandoned = asyncio.run(serve(receive_config(NodeConfig)))
+    config = receive_config(NodeConfig)
+    with nodes_of(None if config.mutant is None else REGISTRY[config.mutant]):
+        abandoned = asyncio.run(serve(config))
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of abandoned steps would hold up the interpreter's exit.

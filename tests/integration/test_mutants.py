@@ -6,14 +6,21 @@ server says that it waits.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import psycopg
 import pytest
 
+from engine.machine import Done, Machine, Outcome, Step
+from engine.node import Node
 from engine.picker import Commit, Hold, Job
+from engine.policy import QueuePolicy
+from invariants.history import Recorder
 from invariants.mutants import REGISTRY
+from invariants.mutants.protocol import nodes_of
 from tests.fixtures.arena import ROW_GATE, STATEMENT_GATE, Arena, Session, commit, of, verdicts
+from tests.fixtures.node import policy as node_policy
 
 OpenArena = Callable[[str | None], Arena]
 
@@ -285,6 +292,31 @@ def reaper_meets_birth(arena: Arena) -> None:
     flushing.result()
 
 
+def two_flushes_swap_identities(arena: Arena) -> None:
+    """Each of two flushes ends the holder of an identity and spawns a child of the other's."""
+    one, two = arena.session("one"), arena.session("two")
+    ends = [one.insert(job(correlation_key=key)) or 0 for key in ("a", "b")]
+    parents = [one.insert(job()) or 0 for _ in range(2)]
+    one.claim("one.1")
+    for row in (*ends, *parents):
+        one.step(row, "one.1")
+    batches = [
+        (
+            commit(ends[place], "one.1"),
+            commit(parents[place], "one.1", "childs", step="join", children=(job(correlation_key=spawned),)),
+        )
+        for place, spawned in enumerate(("b", "a"))
+    ]
+    one.set("gate.key", "b")
+    with arena.closed_gate():
+        first = arena.start(quietly(one.flush), *batches[0])
+        arena.wait_for_gate(one, first, ROW_GATE)
+        other = arena.start(quietly(two.flush), *batches[1])
+        arena.wait_until_blocked(two, other)
+    first.result()
+    other.result()
+
+
 def namesake_boots(arena: Arena) -> None:
     """A node's claim is well within its lease when another process of its name starts."""
     one, two = arena.session("one"), arena.session("two")
@@ -314,6 +346,50 @@ def six_thousand_jobs(arena: Arena) -> None:
         one.flush(*(commit(row.id, row.claim) for row in rows))
 
 
+class Unstorable(Machine):
+    """Its result is no text of Postgres."""
+
+    name = "order"
+
+    def charge(self, _step: Step) -> Outcome:
+        """One step."""
+        return Done("\x00")
+
+
+def work(arena: Arena, min_demand: int) -> None:
+    """One job and a node that works until the job has ended, or for two seconds."""
+    row = arena.session("one").insert(job())
+    policy = node_policy(
+        queues=(QueuePolicy(name="default", concurrency=2, prefetch=2, min_demand=min_demand),),
+        lease_ttl_ms=300.0,
+        heartbeat_interval_ms=50.0,
+        drain_timeout_ms=500.0,
+    )
+
+    async def run(recorder: Recorder) -> None:
+        node = Node(arena.dsn, policy, [Unstorable], picker=arena.picker, observer=recorder)
+        running = asyncio.create_task(node.run())
+        for _ in range(40):
+            await asyncio.sleep(0.05)
+            if arena.execute(f"SELECT status FROM gen_durable WHERE id = {row}") == [("failed",)]:
+                break
+        node.stop()
+        await running
+
+    with Recorder(arena.folder, "node") as recorder, nodes_of(arena.mutant):
+        asyncio.run(run(recorder))
+
+
+def unstorable_outcome(arena: Arena) -> None:
+    """A step returns what cannot be stored."""
+    work(arena, min_demand=1)
+
+
+def demand_above_capacity(arena: Arena) -> None:
+    """A queue is told to claim only when there is room for more than it can hold."""
+    work(arena, min_demand=100)
+
+
 SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "outcome-unguarded": stale_outcome,
     "worker-not-claim": stale_outcome_of_the_same_worker,
@@ -331,13 +407,16 @@ SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "signal-to-the-dead": signal_meets_end,
     "dedup-forgets": delivery_repeated_after_consumption,
     "children-without-parent-lock": reaper_meets_birth,
+    "children-after-update": two_flushes_swap_identities,
     "reclaim-without-margin": namesake_boots,
     "key-collides-with-id": key_that_reads_like_an_id,
     "json-double-encoded": one_job,
     "too-many-parameters": six_thousand_jobs,
+    "serialise-outside-guard": unstorable_outcome,
+    "min-demand-unclamped": demand_above_capacity,
 }
 # Scripts that end with nothing left to do, where that is what the invariant is about.
-TO_REST = frozenset(("too-many-parameters",))
+TO_REST = frozenset(("too-many-parameters", "serialise-outside-guard", "min-demand-unclamped"))
 
 
 def test_every_mutant_has_a_script() -> None:
