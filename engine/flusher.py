@@ -221,7 +221,7 @@ class Flusher:
 
     async def credit(self, slots: Sequence[Slot], freed_by: int) -> None:
         """Give gate slots back, after the commit that freed them."""
-        if self._limiter is None:
+        if self._limiter is None or freed_by is None:
             return
         try:
             await self._sessions.run(

@@ -273,6 +273,7 @@ class Scheduler:
                 lambda admission: {
                     "admitted": [[row.id, row.concurrency_shard] for row in admission.admitted],
                     "denied": [row.id for row in admission.denied],
+                    "contended": admission.contended,
                 },
             )
         except (OutcomeUnknown, Unavailable, psycopg.Error):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +70,12 @@ class Recording:
     def phase(self, name: str) -> None:
         """A phase begins."""
         self._notes.complete(self._notes.invoke("phase", {"phase": name}), "ok", {"phase": name})
+
+    def did(self, name: str, act: Callable[[], object]) -> None:
+        """The harness does something to the database itself."""
+        token = self._notes.invoke(name, {})
+        act()
+        self._notes.complete(token, "ok", {})
 
     def fault(self, name: str, target: str, pid: int) -> int:
         """A fault begins; returns the token for `healed`."""

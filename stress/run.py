@@ -26,6 +26,7 @@ from typing import Any
 
 import psycopg
 
+from engine.operation import perform
 from engine.postgres import HarnessError, Server, Stopped, provision
 from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
@@ -38,6 +39,8 @@ from stress.display import Display, Snapshot
 from stress.faults import PlannedFault, plan_faults
 from stress.judgement import Judged, judge_run, never_began, stopped_run
 from stress.recording import Recording
+from stress.scenarios import SCENARIOS
+from stress.swarm.mutation import limiter_for
 from stress.swarm.swarm import ChildDied, Swarm
 
 TICK_S = 0.05
@@ -128,6 +131,10 @@ class Run:
         """Phase 4."""
         self._enter("rest")
         self.swarm.stop_nodes()
+        # A killed node credits nothing: what it held is counted by a sweep, and the nodes have made their last.
+        limiter = limiter_for(self.config.mutant, SCENARIOS[self.config.scenario].limits)
+        if limiter is not None:
+            self.recording.did("reconcile", lambda: perform(self.connection, limiter.reconcile()))
         self.recording.finish(self.connection)
 
     def _enter(self, phase: str) -> None:

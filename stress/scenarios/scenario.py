@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from engine.limiter import Limit
 from engine.machine import Machine
 from engine.picker import Job
 from engine.policy import QueuePolicy
@@ -81,7 +82,7 @@ class Scenario:
     clients at one time, so that clients of one moment can pick from the same identities. `clients` is the number of
     Locust users, `pause_ms` the mean of their pauses, `max_backlog` the number of runnable rows above which they wait.
     `exercises` names the invariants that the load makes something subject to, beyond those of every run: one that
-    nothing was subject to makes the run unknown.
+    nothing was subject to makes the run unknown. `limits`: the gates and rate limits of its nodes.
     """
 
     name: str
@@ -93,3 +94,4 @@ class Scenario:
     pause_ms: float
     max_backlog: int
     exercises: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()

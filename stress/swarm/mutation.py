@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from engine.limiter import Limit, PostgresLimiter
 from engine.node import ClaimNames
 from engine.picker import Picker
 from engine.policy import NodePolicy
+from engine.statements import Catalogue
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import picker_of
 
@@ -14,6 +16,14 @@ from invariants.mutants.protocol import picker_of
 def picker_for(mutant: str | None) -> Picker:
     """A picker over the sound catalogue, or over the mutant's."""
     return picker_of(None if mutant is None else REGISTRY[mutant])
+
+
+def limiter_for(mutant: str | None, limits: tuple[Limit, ...]) -> PostgresLimiter | None:
+    """A limiter over the same catalogue, where there is something to limit."""
+    if not limits:
+        return None
+    catalogue = Catalogue.load()
+    return PostgresLimiter(limits, catalogue if mutant is None else REGISTRY[mutant].apply(catalogue))
 
 
 def claim_names_for(mutant: str | None, policy: NodePolicy) -> Callable[[str], str]:

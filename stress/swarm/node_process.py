@@ -19,7 +19,10 @@ from invariants.mutants.protocol import nodes_of
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import receive_config
 from stress.swarm.configs import NodeConfig
-from stress.swarm.mutation import claim_names_for, picker_for
+from stress.swarm.mutation import claim_names_for, limiter_for, picker_for
+
+# Often, so that a reconciler meets claims, ends and late credits.
+RECONCILE_INTERVAL_MS = 300.0
 
 
 async def serve(config: NodeConfig) -> int:
@@ -32,6 +35,7 @@ async def serve(config: NodeConfig) -> int:
         lease_ttl_ms=config.lease_ttl_ms,
         heartbeat_interval_ms=config.heartbeat_interval_ms,
         reap_interval_ms=config.reap_interval_ms,
+        reconcile_interval_ms=RECONCILE_INTERVAL_MS,
         poll_interval_ms=20.0,
         max_poll_interval_ms=200.0,
         max_delay_ms=config.max_delay_ms,
@@ -43,6 +47,7 @@ async def serve(config: NodeConfig) -> int:
             policy,
             scenario.machines,
             picker=picker_for(config.mutant),
+            limiter=limiter_for(config.mutant, scenario.limits),
             observer=recorder,
             name_claim=claim_names_for(config.mutant, policy),
         )
