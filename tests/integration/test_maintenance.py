@@ -407,8 +407,7 @@ FROM generate_series(1, 20000) AS n,
 """
 
 SWEPT: dict[str, tuple[list[object], str]] = {
-    "maintenance/reclaim": ([["i:default@a-"], 10_000.0, 100, "i@a-b", "i@a-"], "gen_durable_lease"),
-    "picker/expire_awaits": ([100], "gen_durable_await_deadline"),
+    "maintenance/reclaim": ([["i:default@a-"], 1e9, 100, "i@a-b", "i@a-"], "gen_durable_lease"),
     "maintenance/gc_select": ([60_000.0, 100, "-infinity", 0], "gen_durable_gc"),
     "maintenance/gc_delete": ([list(range(1, 101))], "gen_durable_pkey"),
 }

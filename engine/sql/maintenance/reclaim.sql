@@ -34,7 +34,7 @@ left_behind AS MATERIALIZED (
                 AND strpos(substr(g.locked_by, length(p.prefix) + 1), '-') = 0
         )
         AND (SELECT n.sessions FROM namesake AS n) = 0
-    ORDER BY g.lease_expires_at, g.id
+    ORDER BY g.lease_expires_at
     LIMIT $3::bigint
     FOR NO KEY UPDATE OF g SKIP LOCKED
 )
