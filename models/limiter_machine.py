@@ -306,6 +306,18 @@ class LimiterMachine(RuleBasedStateMachine):
     @some_slot
     @rule(planner=planners, count=st.integers(1, 4))
     def finish(self, planner: str, count: int) -> None:
+        self._finish(planner, count)
+
+    @some_slot
+    @rule(planner=planners)
+    def count_before_credit(self, planner: str) -> None:
+        """A row ends, its gate is counted, and only then the slot comes back."""
+        self._finish(planner, 1)
+        self._reconcile(planner, 1_000, 60_000.0)
+        if self.owed:
+            self._credit(planner, self.owed[-1].xid, lost=False)
+
+    def _finish(self, planner: str, count: int) -> None:
         rows = list(self.running.values())[:count]
         with self._step(f"finish({planner}, {[row.id for row in rows]})"):
             commits = [Commit(id=row.id, claim=row.claim, kind="done", result="1") for row in rows]
@@ -333,7 +345,9 @@ class LimiterMachine(RuleBasedStateMachine):
     @rule(planner=planners, first=st.integers(0, 5), lost=st.booleans())
     def credit(self, planner: str, first: int, lost: bool) -> None:
         """Give back the slots of one transaction, or lose them with the process that owes them."""
-        xid = self.owed[first % len(self.owed)].xid
+        self._credit(planner, self.owed[first % len(self.owed)].xid, lost=lost)
+
+    def _credit(self, planner: str, xid: int, *, lost: bool) -> None:
         due = [owed for owed in self.owed if owed.xid == xid]
         if any(owed.shard in self.locked.get(owed.key, ()) for owed in due):
             return  # it would wait
