@@ -27,7 +27,7 @@ from engine.statements import Catalogue
 from models import limiter as model
 from models.limiter import Asking, Budget, Owed, Shard
 from models.machine import OutOfTime, Tally
-from models.sessions import PLANNERS, Sessions
+from models.sessions import CLOCK_RUNS, PLANNERS, Sessions
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ALWAYS = datetime(2000, 1, 1, tzinfo=UTC)
@@ -294,9 +294,9 @@ class LimiterMachine(RuleBasedStateMachine):
                 continue
             if weights and level > 0:
                 left = max(Fraction(0), level - amount * level / total)
-                ahead = stored.at > self.now
+                ahead = stored.at > self.now + CLOCK_RUNS
                 self.rates[key][shard] = Shard(left, self.now if ahead else max(stored.at, self.now))
-            elif stored.at > self.now:
+            elif stored.at > self.now + CLOCK_RUNS:
                 # The clock was set back: the shard starts anew.
                 self.rates[key][shard] = Shard(level, self.now)
         if weights:
