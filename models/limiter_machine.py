@@ -306,19 +306,27 @@ class LimiterMachine(RuleBasedStateMachine):
     @some_slot
     @rule(planner=planners, count=st.integers(1, 4))
     def finish(self, planner: str, count: int) -> None:
-        self._finish(planner, count)
+        self._finish(planner, list(self.running.values())[:count])
 
     @some_slot
     @rule(planner=planners)
     def count_before_credit(self, planner: str) -> None:
         """A row ends, its gate is counted, and only then the slot comes back."""
-        self._finish(planner, 1)
+        seats = Counter((row.concurrency_key, row.concurrency_shard) for row in self.running.values())
+        # Best from a shard that others hold slots of as well.
+        row = max(
+            self.running.values(),
+            key=lambda row: (
+                row.concurrency_key is not None,
+                seats[row.concurrency_key, row.concurrency_shard],
+            ),
+        )
+        self._finish(planner, [row])
         self._reconcile(planner, 1_000, 60_000.0)
         if self.owed:
             self._credit(planner, self.owed[-1].xid, lost=False)
 
-    def _finish(self, planner: str, count: int) -> None:
-        rows = list(self.running.values())[:count]
+    def _finish(self, planner: str, rows: list[Claimed]) -> None:
         with self._step(f"finish({planner}, {[row.id for row in rows]})"):
             commits = [Commit(id=row.id, claim=row.claim, kind="done", result="1") for row in rows]
             xid = self.sessions.perform(planner, self.picker.flush(commits)).xid
