@@ -47,6 +47,8 @@ MAX_CAPACITY = 2**31 - 1
 MAX_SHARDS = 1_024
 # How long a gate that a sweep found unused is kept. An admission that takes it for cold would have to be older.
 IDLE_GATE_MS = 60_000.0
+# Keys that one transaction counts. The planner cannot know how many arrays hold: it joins them in loops.
+COUNTED_KEYS = 200
 
 
 class InvalidLimit(ValueError):
@@ -228,7 +230,7 @@ class PostgresLimiter:
         rows = yield call(self._sql["limiter/sync_config"], *(list(column) for column in columns))
         return tuple(sorted((row[0], row[1]) for row in rows))
 
-    def reconcile(self, limit: int = 1_000, idle_ms: float = IDLE_GATE_MS) -> Operation[Reconciled]:
+    def reconcile(self, limit: int = COUNTED_KEYS, idle_ms: float = IDLE_GATE_MS) -> Operation[Reconciled]:
         """Count every gate's slots anew, `limit` keys in a transaction; gates unused for `idle_ms` are dropped."""
         if limit not in BATCH or limit < 1:
             raise ValueError(f"limit must be within 1 and {BATCH.stop - 1}, not {limit}")

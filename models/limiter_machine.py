@@ -27,7 +27,7 @@ from engine.statements import Catalogue
 from models import limiter as model
 from models.limiter import Asking, Budget, Owed, Shard
 from models.machine import OutOfTime, Tally
-from models.sessions import PLANNERS, Sessions
+from models.sessions import CLOCK_RUNS, PLANNERS, Sessions
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ALWAYS = datetime(2000, 1, 1, tzinfo=UTC)
@@ -294,9 +294,9 @@ class LimiterMachine(RuleBasedStateMachine):
                 continue
             if weights and level > 0:
                 left = max(Fraction(0), level - amount * level / total)
-                ahead = stored.at > self.now
+                ahead = stored.at > self.now + CLOCK_RUNS
                 self.rates[key][shard] = Shard(left, self.now if ahead else max(stored.at, self.now))
-            elif stored.at > self.now:
+            elif stored.at > self.now + CLOCK_RUNS:
                 # The clock was set back: the shard starts anew.
                 self.rates[key][shard] = Shard(level, self.now)
         if weights:
@@ -306,7 +306,27 @@ class LimiterMachine(RuleBasedStateMachine):
     @some_slot
     @rule(planner=planners, count=st.integers(1, 4))
     def finish(self, planner: str, count: int) -> None:
-        rows = list(self.running.values())[:count]
+        self._finish(planner, list(self.running.values())[:count])
+
+    @some_slot
+    @rule(planner=planners)
+    def count_before_credit(self, planner: str) -> None:
+        """A row ends, its gate is counted, and only then the slot comes back."""
+        seats = Counter((row.concurrency_key, row.concurrency_shard) for row in self.running.values())
+        # Best from a shard that others hold slots of as well.
+        row = max(
+            self.running.values(),
+            key=lambda row: (
+                row.concurrency_key is not None,
+                seats[row.concurrency_key, row.concurrency_shard],
+            ),
+        )
+        self._finish(planner, [row])
+        self._reconcile(planner, 1_000, 60_000.0)
+        if self.owed:
+            self._credit(planner, self.owed[-1].xid, lost=False)
+
+    def _finish(self, planner: str, rows: list[Claimed]) -> None:
         with self._step(f"finish({planner}, {[row.id for row in rows]})"):
             commits = [Commit(id=row.id, claim=row.claim, kind="done", result="1") for row in rows]
             xid = self.sessions.perform(planner, self.picker.flush(commits)).xid
@@ -333,7 +353,9 @@ class LimiterMachine(RuleBasedStateMachine):
     @rule(planner=planners, first=st.integers(0, 5), lost=st.booleans())
     def credit(self, planner: str, first: int, lost: bool) -> None:
         """Give back the slots of one transaction, or lose them with the process that owes them."""
-        xid = self.owed[first % len(self.owed)].xid
+        self._credit(planner, self.owed[first % len(self.owed)].xid, lost=lost)
+
+    def _credit(self, planner: str, xid: int, *, lost: bool) -> None:
         due = [owed for owed in self.owed if owed.xid == xid]
         if any(owed.shard in self.locked.get(owed.key, ()) for owed in due):
             return  # it would wait

@@ -3,8 +3,8 @@
 The engine's statements call `now()` by its bare name. In a database prepared here that name finds `public.now()`,
 which returns the session setting `pgreferee.now`, before it finds the system's. The statements stay as they are, no
 test waits for time to pass, and "eligible at this very instant" is a case like any other. `clock_timestamp()`, by which
-the limiter tells a clock that was set back, is the same instant. A statement that asks for another clock
-(`current_timestamp`, `statement_timestamp()`) gives itself away by a timestamp that no model predicts.
+the limiter tells a clock that was set back, is a microsecond later. A statement that stores the time of another clock
+gives itself away by a timestamp that no model predicts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -21,13 +21,16 @@ from engine.operation import Operation, T, perform
 from engine.schema import migrate
 from models.picker import Row, canonical_text
 
+# By so much `clock_timestamp()` is later than `now()`.
+CLOCK_RUNS = timedelta(microseconds=1)
+
 _CLOCK = """
 CREATE OR REPLACE FUNCTION public.now() RETURNS timestamptz
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$ SELECT pg_catalog.current_setting('pgreferee.now')::timestamptz $$;
 CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz
 LANGUAGE sql VOLATILE PARALLEL SAFE
-AS $$ SELECT pg_catalog.current_setting('pgreferee.now')::timestamptz $$
+AS $$ SELECT pg_catalog.current_setting('pgreferee.now')::timestamptz + interval '1 microsecond' $$
 """
 _ROWS = """
 SELECT

@@ -25,8 +25,8 @@ def test_a_sound_engine_holds_and_json_is_all_that_is_printed() -> None:
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
     assert (verdict["verdict"], verdict["seed"]) == ("held", 7)
-    assert verdict["machines"]["picker"]["examples"] > 0
-    assert 2.9 < verdict["machines"]["picker"]["seconds"] < 6
+    assert all(machine["examples"] > 0 for machine in verdict["machines"].values())
+    assert 2.9 < sum(machine["seconds"] for machine in verdict["machines"].values()) < 6
 
 
 def test_no_example_in_the_budget_is_unknown() -> None:

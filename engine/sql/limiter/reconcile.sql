@@ -17,11 +17,21 @@ WITH held AS MATERIALIZED (
     FROM unnest($1::text[], $2::smallint[]) AS h (key, shard)
 ),
 
-whole AS MATERIALIZED (
-    SELECT b.key
+stored AS MATERIALIZED (
+    SELECT
+        b.key, b.shard, b.capacity, b.available, b.debt, b.idle_since
     FROM gen_durable_buckets AS b
-    LEFT JOIN held AS h ON b.key = h.key AND b.shard = h.shard
     WHERE b.kind = 'conc' AND b.key = ANY ($1::text[])
+),
+
+whole AS MATERIALIZED (
+    SELECT
+        b.key,
+        bool_and(
+            coalesce(b.idle_since < now() - $3::double precision * interval '1 millisecond', false)
+        ) AS idle
+    FROM stored AS b
+    LEFT JOIN held AS h ON b.key = h.key AND b.shard = h.shard
     GROUP BY b.key
     HAVING bool_and(h.shard IS NOT NULL)
 ),
@@ -36,15 +46,10 @@ used AS MATERIALIZED (
 
 gate AS MATERIALIZED (
     SELECT
-        w.key, c.capacity, c.shards,
-        coalesce((SELECT sum(u.slots) FROM used AS u WHERE u.key = w.key), 0) AS executing,
-        (
-            SELECT bool_and(coalesce(b.idle_since < now() - $3::double precision * interval '1 millisecond', false))
-            FROM gen_durable_buckets AS b
-            WHERE b.kind = 'conc' AND b.key = w.key
-        ) AS idle
+        w.key, w.idle, c.capacity, c.shards, coalesce(u.slots, 0) AS executing
     FROM whole AS w
     LEFT JOIN gen_durable_bucket_configs AS c ON c.kind = 'conc' AND c.name = split_part(w.key, ':', 1)
+    LEFT JOIN (SELECT key, sum(slots) AS slots FROM used GROUP BY key) AS u ON w.key = u.key
 ),
 
 kept AS MATERIALIZED (
@@ -87,11 +92,10 @@ want AS MATERIALIZED (
 corrected AS (
     SELECT
         b.key, b.shard
-    FROM gen_durable_buckets AS b
+    FROM stored AS b
     INNER JOIN want AS w ON b.key = w.key AND b.shard = w.shard
     WHERE
-        b.kind = 'conc'
-        AND (b.capacity, b.available, b.debt) IS DISTINCT FROM (w.share, w.available, w.debt)
+        (b.capacity, b.available, b.debt) IS DISTINCT FROM (w.share, w.available, w.debt)
 ),
 
 -- Every shard of the key, also where its level stays: a late credit must not undo what a free shard covers for.
@@ -104,7 +108,7 @@ recounted AS (
         counted = pg_current_snapshot(),
         idle_since = CASE WHEN w.unused THEN coalesce(b.idle_since, now()) END
     FROM want AS w
-    WHERE b.kind = 'conc' AND b.key = w.key AND b.shard = w.shard
+    WHERE b.kind = 'conc' AND b.key = ANY ($1::text[]) AND b.key = w.key AND b.shard = w.shard
 ),
 
 made AS (
@@ -113,8 +117,8 @@ made AS (
         'conc', w.key, w.shard, w.share, w.available, w.debt, pg_current_snapshot()
     FROM want AS w
     WHERE NOT EXISTS (
-        SELECT FROM gen_durable_buckets AS b
-        WHERE b.kind = 'conc' AND b.key = w.key AND b.shard = w.shard
+        SELECT FROM stored AS b
+        WHERE b.key = w.key AND b.shard = w.shard
     )
     ORDER BY w.key, w.shard
     RETURNING true
@@ -124,7 +128,7 @@ dropped AS (
     DELETE FROM gen_durable_buckets AS b
     USING gate AS g
     WHERE
-        b.kind = 'conc' AND b.key = g.key
+        b.kind = 'conc' AND b.key = ANY ($1::text[]) AND b.key = g.key
         AND CASE
             WHEN g.capacity IS NULL THEN g.executing = 0
             ELSE (g.executing = 0 AND g.idle) OR b.shard >= g.shards
