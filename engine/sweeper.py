@@ -66,7 +66,7 @@ class Sweeper:
         while True:
             ended = await self._sessions.run(
                 "reclaim",
-                {"prefix": prefixes},
+                {"prefix": prefixes, "margin_ms": policy.reclaim_margin_ms},
                 self._maintenance.reclaim(
                     prefixes=prefixes,
                     session=self._session,
@@ -117,7 +117,7 @@ class Sweeper:
         for _ in range(GC_PAGES):
             page = await self._sessions.run(
                 "gc",
-                {"limit": limit},
+                {"limit": limit, "retention_ms": self._policy.retention_ms},
                 self._maintenance.collect(
                     retention_ms=self._policy.retention_ms, limit=limit, after=self._place
                 ),

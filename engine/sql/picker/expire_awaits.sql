@@ -7,7 +7,7 @@ WITH expired AS MATERIALIZED (
     SELECT g.ctid AS tid
     FROM gen_durable AS g
     WHERE g.status = 'awaiting_signal' AND g.await_deadline IS NOT NULL AND g.await_deadline <= now()
-    ORDER BY g.await_deadline, g.id
+    ORDER BY g.await_deadline
     LIMIT $1::bigint
     FOR NO KEY UPDATE OF g SKIP LOCKED
 )
