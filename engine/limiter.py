@@ -235,7 +235,7 @@ class PostgresLimiter:
         if limit not in BATCH or limit < 1:
             raise ValueError(f"limit must be within 1 and {BATCH.stop - 1}, not {limit}")
         done = Reconciled()
-        after: str | None = None
+        after = ""
         while True:
             keys = [row[0] for row in (yield call(self._sql["limiter/reconcile_page"], after, limit))]
             if not keys:
