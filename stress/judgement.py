@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 EXPECTED_TRANSACTIONS_PER_S = 1_000
 
 
+# Why a run that a signal stopped is unknown.
+INTERRUPTED = "interrupted"
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A run's end: the verdict as it is written, the report behind it, the folder."""
@@ -88,9 +92,12 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
         lambda: read_transactions(folder / LEDGER), operations, evidence, read_ledger_summary(folder)
     )
     write_parquet(operations, folder / "history.parquet")
+    # A violation that was recorded is one, also where the run could not be ended as it should; a person's Ctrl-C is
+    # an order not to judge.
+    proven = stopped is None or (report.verdict == "violated" and stopped != INTERRUPTED)
     verdict = Verdict(
-        verdict=report.verdict if stopped is None else "unknown",
-        reason=report.reason if stopped is None else stopped,
+        verdict=report.verdict if proven else "unknown",
+        reason=report.reason if proven else stopped,
         seed=run.config.seed,
         scenario=run.config.scenario,
         subject=run.config.subject,

@@ -37,7 +37,7 @@ from stress import config as knobs
 from stress.config import RunConfig
 from stress.display import Display, Snapshot
 from stress.faults import PlannedFault, plan_faults
-from stress.judgement import Judged, judge_run, never_began, stopped_run
+from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stopped_run
 from stress.recording import Recording
 from stress.scenarios import SCENARIOS
 from stress.swarm.mutation import limiter_for
@@ -47,8 +47,12 @@ TICK_S = 0.05
 JOIN_TIMEOUT_S = 40.0
 STUCK_S = 10.0
 DRAIN_TIMEOUT_S = 90.0
+# A drain whose ledger already shows a violation has nothing more to prove.
+VIOLATED_DRAIN_S = 8.0
 LOOK_S = 0.25
-# How many jobs wait, and when the last moved. Two index scans: a table of finished jobs must not slow the nodes.
+# How many jobs have not ended, and when the last of them moved.
+UNFINISHED = "SELECT count(*), max(updated_at) FROM gen_durable WHERE status < 'done'"
+# The same of those that a node works on. Two index scans: during the load finished jobs must not slow the nodes.
 WAITING = """
 SELECT count(*), max(updated_at) FROM (
     SELECT updated_at FROM gen_durable WHERE status = 'runnable'
@@ -122,6 +126,10 @@ class Run:
             if time.monotonic() - progressed > STUCK_S:
                 self.display.say(f"{self.waiting[0]} jobs still wait and nothing moves: they count as lost")
                 return
+            if time.monotonic() - began > VIOLATED_DRAIN_S and self.recording.progress().violations:
+                raise Unfinished(
+                    f"{self.waiting[0]} jobs still waited when the ledger already showed violations"
+                )
             if time.monotonic() - began > DRAIN_TIMEOUT_S:
                 raise Unfinished(
                     f"{self.waiting[0]} jobs still waited {DRAIN_TIMEOUT_S:.0f} s after the load"
@@ -213,7 +221,7 @@ class Run:
     def _look(self) -> tuple[int, datetime | None]:
         """How many jobs wait, and when the last of them moved."""
         self.looked_at = time.monotonic()
-        row = self.connection.execute(WAITING).fetchone()
+        row = self.connection.execute(UNFINISHED if self.phase == "drain" else WAITING).fetchone()
         assert row is not None
         self.waiting = (row[0], row[1])
         return self.waiting
@@ -240,7 +248,7 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
         raise
     except (KeyboardInterrupt, Stopped):
         with uninterrupted():
-            return never_began(config, folder, "interrupted")
+            return never_began(config, folder, INTERRUPTED)
 
 
 def _on_server(config: RunConfig, server: Server, folder: Path, display: Display) -> Judged:
@@ -265,7 +273,7 @@ def _carry_out(started: Run) -> str | None:
     except psycopg.OperationalError as error:
         return f"the server went away: {type(error).__name__}"
     except (KeyboardInterrupt, Stopped):
-        return "interrupted"
+        return INTERRUPTED
     return None
 
 

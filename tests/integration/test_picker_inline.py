@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.limits import Slot
+from engine.limits import PROVISIONAL_SHARD, Slot
 from engine.picker import Hold, Picker
 from engine.statements import Catalogue
 from tests.fixtures.race import TIMEOUT_S, Race
@@ -23,14 +23,18 @@ def go_on(race: Race, hold: Hold, turn: int = 0, picker: Picker | None = None, *
     [
         ("k", None, {}, ("k", None), ()),
         ("k", None, {"sets_key": True}, (None, None), ()),
-        ("k", None, {"sets_key": True, "concurrency_key": "g:1", "gated": True}, ("g:1", 0), ()),
+        ("k", None, {"sets_key": True, "concurrency_key": "g:1", "gated": True}, ("g:1", PROVISIONAL_SHARD), ()),
         ("g:1", 3, {}, ("g:1", 3), ()),
         ("g:1", 3, {"sets_key": True, "concurrency_key": "g:1", "gated": True}, ("g:1", 3), ()),
         ("g:1", 3, {"sets_key": True}, (None, None), (Slot("g:1", 3),)),
         (
-            "g:1", 3, {"sets_key": True, "concurrency_key": "g:2", "gated": True}, ("g:2", 0), (Slot("g:1", 3),),
+            "g:1",
+            3,
+            {"sets_key": True, "concurrency_key": "g:2", "gated": True},
+            ("g:2", PROVISIONAL_SHARD),
+            (Slot("g:1", 3),),
         ),
-        (None, None, {"sets_key": True, "concurrency_key": "g:2", "gated": True}, ("g:2", 0), ()),
+        (None, None, {"sets_key": True, "concurrency_key": "g:2", "gated": True}, ("g:2", PROVISIONAL_SHARD), ()),
     ],
 )  # fmt: skip
 def test_the_handoff_of_keys_and_slots(
