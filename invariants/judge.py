@@ -301,16 +301,28 @@ def _violation(
 
 
 def _witnessed(transaction: Transaction, rows: Sequence[EvidenceRow], witness: Witness | None) -> Witnessed:
-    started = [row.after["locked_by"] or "" for row in rows if row.after.get("status") == "executing"]
+    held = [row for row in rows if row.after.get("status") == "executing"]
+    started = [row.after["locked_by"] or "" for row in held if row.before.get("status") != "executing"]
     born = [row.id for row in rows if not row.before and row.table == TABLE]
     return Witnessed(
         transaction.number,
         transaction.xid,
         format_lsn(transaction.lsn),
         (_EPOCH + timedelta(microseconds=transaction.committed_us)).isoformat(" "),
-        None if witness is None else witness.who(transaction.xid, started, born),
+        None
+        if witness is None
+        else witness.who(transaction.xid, started, born) or _renewed_by(held, witness),
         tuple(rows),
     )
+
+
+def _renewed_by(held: Sequence[EvidenceRow], witness: Witness) -> str | None:
+    """Whose heartbeat it was: a heartbeat is told no transaction, but who holds the claim renews it."""
+    for row in held:
+        claim = witness.claims.get(row.after["locked_by"] or "")
+        if claim is not None and row.before.get("lease_expires_at") != row.after.get("lease_expires_at"):
+            return f"{claim.process} heartbeat"
+    return None
 
 
 def _reduced(columns: Columns, number: int, old: Row | None, new: Row | None) -> EvidenceRow:

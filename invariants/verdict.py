@@ -92,8 +92,12 @@ class Report(msgspec.Struct, frozen=True):
         """Why the verdict is unknown, in one line; None otherwise."""
         if self.verdict != "unknown":
             return None
-        reasons = {f"{j.invariant}: {j.reason}" for j in self.judgements if j.verdict == "unknown"}
-        return "; ".join(sorted(reasons)) or "nothing was judged"
+        by_reason: dict[str | None, list[str]] = {}
+        for j in self.judgements:
+            if j.verdict == "unknown":
+                by_reason.setdefault(j.reason, []).append(j.invariant)
+        said = sorted(f"{', '.join(sorted(names))}: {reason}" for reason, names in by_reason.items())
+        return "; ".join(said) or "nothing was judged"
 
     def invariants(self) -> dict[str, dict[str, Any]]:
         """The `invariants` part of verdict.json."""
