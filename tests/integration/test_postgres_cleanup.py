@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -67,16 +68,26 @@ def test_ctrl_c_while_it_starts_leaves_nothing(own_run_folder: Path) -> None:
         process.wait(30)
         process.stdout.close()
         assert [path.name for path in own_run_folder.glob("[!.]*")] == []
-        assert not any(str(own_run_folder) in " ".join(each.cmdline()) for each in _our_processes())
+        assert _servers_in(own_run_folder) == []
 
 
 def _runs(process: psutil.Process) -> bool:
     """Whether it does; an orphan may stay a zombie for a while, or for ever in a container."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
-def _our_processes() -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if each.name() in ("postgres", "initdb") and _runs(each)]
+def _servers_in(folder: Path) -> list[int]:
+    """Servers whose command line names the folder. Other tests' servers may end while we look at them."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            ours = process.name() in ("postgres", "initdb") and str(folder) in " ".join(process.cmdline())
+            if ours and _runs(process):
+                found.append(process.pid)
+    return found
 
 
 def test_the_next_start_removes_what_a_killed_harness_left() -> None:
