@@ -45,10 +45,6 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def descendants() -> set[psutil.Process]:
-    return set(psutil.Process().children(recursive=True))
-
-
 @pytest.mark.slow("25 s")
 def test_a_sound_engine_is_held_under_kills_and_pauses(tmp_path: Path, pg_spec: str) -> None:
     done = stress(
