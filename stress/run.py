@@ -50,8 +50,12 @@ DRAIN_TIMEOUT_S = 90.0
 # A drain whose ledger already shows a violation has nothing more to prove.
 VIOLATED_DRAIN_S = 8.0
 LOOK_S = 0.25
-# How many jobs have not ended, and when the last of them moved.
-UNFINISHED = "SELECT count(*), max(updated_at) FROM gen_durable WHERE status < 'done'"
+# How many jobs have not ended and may still move, and when the last of them did. One that waits for a signal without a
+# deadline cannot: the clients are gone. Whether its wait is in order is for the rules to say.
+UNFINISHED = """
+SELECT count(*), max(updated_at) FROM gen_durable
+WHERE status < 'done' AND (status <> 'awaiting_signal' OR await_deadline IS NOT NULL)
+"""
 # The same of those that a node works on. Two index scans: during the load finished jobs must not slow the nodes.
 WAITING = """
 SELECT count(*), max(updated_at) FROM (
@@ -124,7 +128,9 @@ class Run:
             if self.waiting != last:
                 last, progressed = self.waiting, time.monotonic()
             if time.monotonic() - progressed > STUCK_S:
-                self.display.say(f"{self.waiting[0]} jobs still wait and nothing moves: they count as lost")
+                self.display.say(
+                    f"{self.waiting[0]} jobs still wait and nothing moves: the rules say whether they may"
+                )
                 return
             if time.monotonic() - began > VIOLATED_DRAIN_S and self.recording.progress().violations:
                 raise Unfinished(
