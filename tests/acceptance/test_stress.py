@@ -177,7 +177,7 @@ def gone(pids: set[int]) -> bool:
     deadline = time.monotonic() + DEADLINE_S
     while left := [pid for pid in pids if psutil.pid_exists(pid)]:
         if time.monotonic() > deadline:
-            raise AssertionError([psutil.Process(pid).cmdline() for pid in left if psutil.pid_exists(pid)])
+            raise AssertionError(f"still there: {left}")
         time.sleep(0.05)
     return True
 

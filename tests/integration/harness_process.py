@@ -40,6 +40,15 @@ class Harness:
             int((Path(self.server["data_dir"]) / "postmaster.pid").read_text().splitlines()[0])
         )
 
+    def uids(self) -> set[int]:
+        """The effective users of the server's processes; backends may end while we look."""
+        postmaster = self.postmaster()
+        found = {postmaster.uids().effective}
+        for process in postmaster.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.add(process.uids().effective)
+        return found
+
     def end(self, number: signal.Signals) -> int:
         """Send a signal and wait for the exit status."""
         self.process.send_signal(number)
