@@ -202,19 +202,6 @@ PICKER_MUTANTS: Final = (
         protocol=frozenset(("children-after-update",)),
     ),
     Mutant(
-        name="reclaim-without-margin",
-        summary="a boot takes back whatever carries its prefix, also from a living node of the same name",
-        caught_by=("lease-respect",),
-        statements={
-            "maintenance/reclaim": (
-                Patch(
-                    "g.lease_expires_at < now() + $2::double precision * interval '1 millisecond'",
-                    "$2::double precision IS NOT NULL",
-                ),
-            )
-        },
-    ),
-    Mutant(
         name="key-collides-with-id",
         summary="rows without a key are told apart by their ids, in the same space as the keys",
         caught_by=("pick-order",),
