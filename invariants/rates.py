@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import itemgetter
-from typing import Final
 
 import msgspec
 

@@ -109,7 +109,7 @@ COORDINATION_MUTANTS: Final = (
                 ),
             ),
             "picker/flush": (
-                Patch("        WHEN o.gated THEN -1\n", "        WHEN o.gated THEN coalesce(g.concurrency_shard, -1)\n"),
+                Patch("        WHEN o.gated THEN -1\n", "        WHEN o.gated THEN coalesce(o.held_shard, -1)\n"),
             ),
         },
         protocol=frozenset(("admits-before-it-continues",)),

@@ -26,13 +26,13 @@ MAINTENANCE_MUTANTS: Final = (
         caught_by=("lease-respect",),
         statements={
             "maintenance/reclaim": (
-                Patch("AND (SELECT n.sessions FROM namesake AS n) = 0", "AND (SELECT n.sessions FROM namesake AS n) >= 0"),
+                Patch("        AND (SELECT n.sessions FROM namesake AS n) = 0\n", ""),
             )
         },
     ),
     Mutant(
         name="reclaim-by-bare-prefix",
-        summary="a boot takes back what begins with its prefix, also the claims of a node whose name merely begins alike",
+        summary="a boot takes back what begins with its prefix, also from a node whose name merely begins alike",
         caught_by=("lease-respect",),
         statements={
             "maintenance/reclaim": (
@@ -45,7 +45,7 @@ MAINTENANCE_MUTANTS: Final = (
     ),
     Mutant(
         name="reclaim-uncounted",
-        summary="a boot takes back without counting an attempt, as documented: a job that kills its node does so for ever",
+        summary="a boot counts no attempt, as documented: a job that kills its node does so for ever",
         caught_by=("no-lost-job",),
         statements={
             "maintenance/reclaim": (Patch("attempt = least(g.attempt, 2147483646) + 1", "attempt = g.attempt"),),
@@ -65,7 +65,7 @@ MAINTENANCE_MUTANTS: Final = (
         name="collects-beside-the-parent",
         summary="a collector looks at no parent: a child is gone before its parent has read it",
         caught_by=("gc-safe",),
-        statements={"maintenance/gc_select": (Patch("parent.lives IS NULL AND child.stays IS NULL", "child.stays IS NULL"),)},
+        statements={"maintenance/gc_select": (Patch("parent.lives IS NULL AND child.stays", "child.stays"),)},
     ),
     Mutant(
         name="retention-from-birth",

@@ -7,6 +7,8 @@ from typing import Final
 
 from invariants.mutants.mutant import Mutant, Patch
 
+_ONE_IDENTITY: Final = "ON CONFLICT (correlation_guard) WHERE correlation_guard IS NOT NULL DO NOTHING\n"
+
 PICKER_MUTANTS: Final = (
     Mutant(
         name="outcome-unguarded",
@@ -32,6 +34,16 @@ PICKER_MUTANTS: Final = (
         summary="the unique index on executing keys is gone; a claim still looks for an executing sibling",
         caught_by=("k1-exclusion",),
         schema=("DROP INDEX gen_durable_concurrency_active",),
+    ),
+    Mutant(
+        name="identity-unguarded",
+        summary="the unique index on identities is gone, and no insert looks for a conflict",
+        caught_by=("identity-unique",),
+        statements={
+            name: (Patch(_ONE_IDENTITY, ""),)
+            for name in ("picker/insert", "picker/insert_many", "picker/flush_children")
+        },
+        schema=("DROP INDEX gen_durable_correlation",),
     ),
     Mutant(
         name="insert-many-unordered",
