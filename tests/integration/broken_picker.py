@@ -25,12 +25,12 @@ FORMS: Mapping[str, Mapping[str, tuple[Patch, ...]]] = {
     "release-resets-eligible-at": {
         "picker/release": (Patch("status = 'runnable'", "status = 'runnable', eligible_at = now()"),),
     },
-    "json-double-encoded": {
+    "result-double-encoded": {
         "picker/flush": (
             Patch("coalesce(o.result::jsonb, g.result)", "coalesce(to_jsonb(o.result), g.result)"),
         ),
     },
-    "json-double-encoded-state": {
+    "state-double-encoded": {
         "picker/insert": (Patch("$4::text::jsonb", "jsonb_build_object('state', to_jsonb($4::text))"),),
     },
     "heartbeat-unguarded": {

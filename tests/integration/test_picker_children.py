@@ -242,7 +242,10 @@ def identities_crossed(race: Race, picker: Picker, at: str) -> list[Exception | 
 def test_two_flushes_that_end_and_spawn_each_others_identities_do_not_deadlock(race: Race, at: str) -> None:
     answers = identities_crossed(race, Picker(), at)
     assert all(isinstance(answer, Ended) and len(answer.holds) == 2 for answer in answers), answers
-    assert race.rows("SELECT count(*) FROM gen_durable WHERE status = 'awaiting_children'") == [(0,)]
+    # Let go before its insert, the second may find that the first has ended the identity: its child lands then.
+    landed = 0 if at == "picker/flush" else 1
+    [(joining,)] = race.rows("SELECT count(*) FROM gen_durable WHERE status = 'awaiting_children'")
+    assert joining <= landed
 
 
 def test_a_spawn_waits_for_the_flush_that_is_ending_its_identity_and_then_lands(race: Race) -> None:
