@@ -94,6 +94,8 @@ class Witness:
         self.limiters: list[Operation] = []
         self.counts: Counter[str] = Counter()
         self.retention_ms: float | None = None
+        # For how long its collector was to keep each row that was collected.
+        self.kept_ms: dict[int, float] = {}
         self.acknowledged: Counter[tuple[int, str]] = Counter()
         self.inserts: dict[int, Insert] = {}
         self.refused: list[Insert] = []
@@ -125,6 +127,8 @@ class Witness:
             kept = o.value.get("retention_ms")
             if kept is not None:
                 self.retention_ms = kept if self.retention_ms is None else min(kept, self.retention_ms)
+                if o.type == "ok":
+                    self.kept_ms.update(dict.fromkeys(o.result["ids"], kept))
         elif o.f in ("insert", "insert_many"):
             jobs = [o.value["job"]] if o.f == "insert" else o.value["jobs"]
             if o.type == "fail" and (error_of(o).get("sqlstate") or "")[:2] not in UNCERTAIN_CLASSES:

@@ -11,6 +11,6 @@ SCRIPTS = {**picker.SCRIPTS, **coordination.SCRIPTS, **limiter.SCRIPTS, **mainte
 TO_REST = frozenset(
     (
         "too-many-parameters", "serialise-outside-guard", "min-demand-unclamped", "shards-grow-unhealed",
-        "reclaim-uncounted",
+        "reclaim-uncounted", "no-check", "credit-after-count", "provisional-is-a-shard", "continue-credits-held-slot",
     )
 )  # fmt: skip

@@ -9,19 +9,21 @@ from engine.picker import Claimed, Commit
 from invariants.mutants.protocol import as_continued
 from tests.fixtures.arena import Arena, Session, commit, quietly
 from tests.fixtures.steps import Pause, job
+from tests.integration.mutant_scripts.limiter import come_to_rest
 from tests.integration.mutant_scripts.picker import waiting
 
 LEASE_MS = 60_000.0
 
 
 def delivery_repeated_while_parked(arena: Arena) -> None:
-    """A delivery is made again while its target waits for more, having seen the first."""
+    """A delivery is made again while its target waits for more, having seen the first; then more comes."""
     one, two = arena.session("one"), arena.session("two")
     row = one.insert(job()) or 0
     signal = two.signal(row, "go", "k").signal or 0
     one.claim("one.1")
     one.flush(waiting(one, row, "one.1", signal))
     two.signal(row, "go", "k")
+    two.signal(row, "go")
 
 
 def signal_after_the_claim(arena: Arena) -> None:
@@ -125,6 +127,7 @@ def continuation_keeps_its_key(arena: Arena) -> None:
     one.insert_many([job(concurrency_key="g")] * 2)
     one.end(*one.pick("one.1"), kind="continue", step="second", lease_ms=LEASE_MS)
     two.pick("two.1")
+    come_to_rest(arena)
 
 
 def next_step_has_a_key_that_is_taken(arena: Arena) -> None:

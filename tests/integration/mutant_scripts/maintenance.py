@@ -13,11 +13,12 @@ ATTEMPTS = 3
 
 
 def namesake_boots(arena: Arena) -> None:
-    """A node's claim is well within its lease when another process of its name starts."""
+    """A node's claim is well within its lease when another process of its name starts, and is renewed later."""
     one, two = arena.session("one"), arena.session("two")
-    one.insert(job())
+    row = one.insert(job()) or 0
     one.claim("i:default@n-boot1.1", lease_ms=60_000)
     two.reclaim("i:default@n-", margin_ms=1_000)
+    one.heartbeat(Hold(row, "i:default@n-boot1.1"))
 
 
 def namesake_boots_beside_a_late_heartbeat(arena: Arena) -> None:
@@ -74,7 +75,8 @@ def two_collectors_with_two_plans(arena: Arena) -> None:
 
 
 def child_ends_before_its_parent_goes_on(arena: Arena) -> None:
-    """A child has ended, its parent is awake and has not run yet, and a collector comes."""
+    """A child has ended, its parent is awake and has not run yet, and a collector comes; once more when the parent has
+    ended."""
     one = arena.session("one")
     parent = one.insert(job()) or 0
     one.claim("one.1")
@@ -83,10 +85,14 @@ def child_ends_before_its_parent_goes_on(arena: Arena) -> None:
     [child] = one.claim("one.2", queue="x").rows
     one.flush(commit(child.id, "one.2"))
     one.collect(0.0)
+    one.claim("one.3")
+    one.flush(commit(parent, "one.3"))
+    one.collect(0.0)
 
 
 def long_job_ends(arena: Arena) -> None:
-    """A job that was inserted a day ago ends, and a collector comes that keeps what ended for an hour."""
+    """A job that was inserted a day ago ends, and a collector comes that keeps what ended for an hour;
+    then one that keeps nothing."""
     one = arena.session("one")
     [(row,)] = arena.execute(
         "INSERT INTO gen_durable (fsm, step, inserted_at)"
@@ -95,6 +101,7 @@ def long_job_ends(arena: Arena) -> None:
     one.claim("one.1")
     one.flush(commit(row, "one.1"))
     one.collect(3_600_000.0)
+    one.collect(0.0)
 
 
 SCRIPTS: dict[str, Callable[[Arena], None]] = {

@@ -196,10 +196,11 @@ def signal_meets_park(arena: Arena) -> None:
 
 
 def signal_meets_end(arena: Arena) -> None:
-    """A delivery looks at a row while its terminal outcome is under way, and waits for it."""
+    """A delivery looks at a row while its terminal outcome is under way, and waits for it; an earlier one did not."""
     one, two = arena.session("one"), arena.session("two")
     row = one.insert(job()) or 0
     one.claim("one.1")
+    two.signal(row, "go")
     one.step(row, "one.1")
     signal_meets_flush(arena, one, two, row, commit(row, "one.1"))
 
@@ -226,12 +227,13 @@ def signal_during_the_step(arena: Arena) -> None:
 
 
 def signal_seen_and_awaited_again(arena: Arena) -> None:
-    """A step is handed a signal, and waits for another of its name."""
+    """A step is handed a signal, and waits for another of its name, which comes."""
     one, two = arena.session("one"), arena.session("two")
     row = one.insert(job()) or 0
     signal = two.signal(row, "go").signal or 0
     one.claim("one.1")
     one.flush(waiting(one, row, "one.1", signal))
+    two.signal(row, "go")
 
 
 def two_parks_of_one_flush(arena: Arena) -> None:
