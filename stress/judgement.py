@@ -54,7 +54,7 @@ def judge_run(run: Run) -> Judged:
 def stopped_run(run: Run, reason: str) -> Judged:
     """A run that ended early: unknown, with what was recorded beside it."""
     run.swarm.destroy()
-    run.recording.abandon()
+    run.recording.abandon(f"the run was {reason}" if reason == INTERRUPTED else reason)
     return _judge(run, stopped=reason)
 
 

@@ -6,8 +6,9 @@ knows nothing of them. `REGISTRY` holds all by name.
 """
 
 from invariants.mutants.mutant import DriftedPatchError, Mutant, Patch, ProtocolStep
+from invariants.mutants.node import NODE_MUTANTS
 from invariants.mutants.picker import PICKER_MUTANTS
 
-REGISTRY: dict[str, Mutant] = {mutant.name: mutant for mutant in PICKER_MUTANTS}
+REGISTRY: dict[str, Mutant] = {mutant.name: mutant for mutant in (*PICKER_MUTANTS, *NODE_MUTANTS)}
 
 __all__ = ["REGISTRY", "DriftedPatchError", "Mutant", "Patch", "ProtocolStep"]

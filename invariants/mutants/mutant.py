@@ -13,7 +13,7 @@ from engine.statements import Catalogue
 # pickers and nodes of `invariants/mutants/protocol.py`.
 ProtocolStep = Literal[
     "claims-named-by-worker", "riders-of-the-stale", "children-after-update", "placeholder-per-value",
-    "serialise-outside-guard", "min-demand-unclamped",
+    "serialise-outside-guard", "min-demand-unclamped", "sleep-until-poked",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from engine.scheduler import Scheduler
 from engine.statements import Catalogue, Statement
 from engine.values import UnstorableValue
 from invariants.mutants.mutant import Mutant
+from invariants.mutants.node import SleepsUntilPoked
 
 _COLUMNS = (
     "fsm", "fsm_version", "step", "state", "queue", "priority", "eligible_at", "concurrency_key", "rate_limit",
@@ -113,6 +114,8 @@ def nodes_of(mutant: Mutant | None) -> Iterator[None]:
     scheduler, threshold = vars(engine.node)["Scheduler"], QueuePolicy.demand_threshold
     if "serialise-outside-guard" in steps:
         setattr(engine.node, "Scheduler", CrashesOnUnstorable)  # noqa: B010  # a constant to the type checker
+    if "sleep-until-poked" in steps:
+        setattr(engine.node, "Scheduler", SleepsUntilPoked)  # noqa: B010
     if "min-demand-unclamped" in steps:
         setattr(QueuePolicy, "demand_threshold", property(lambda queue: queue.min_demand))  # noqa: B010
     try:
