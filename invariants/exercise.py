@@ -14,7 +14,8 @@ over the time from the phase `load` to the phase after it; a run without phases 
     gc_deletes         rows collected
     reaps              claims taken back after their lease
     expiries           waits for a signal that ran out of time
-    pokes              notifications sent, by how many statements
+    pokes              statements that notified
+    pokes_dropped      notifications that a node was kept from hearing
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from invariants.witness import Witness, committed
 
 EXERCISES: Final = (
     "denials", "throttles", "gates_saturated", "parks_raced", "joins", "inline_chains", "reconciles", "bucket_sweeps",
-    "gc_deletes", "reaps", "expiries", "pokes",
+    "gc_deletes", "reaps", "expiries", "pokes", "pokes_dropped",
 )  # fmt: skip
 # A slot less than whole lets nobody in.
 FREE: Final = 1.0
@@ -70,6 +71,9 @@ class Exercise:
             elif o.f == "admit":
                 counts["denials"] += len(o.result["denied"])
                 self._denied |= {(row, o.value["claim"]) for row in o.result["denied"]}
+            elif o.f == "count":
+                if o.value["event"] == "poke_dropped":
+                    counts["pokes_dropped"] += o.value["amount"]
             elif (name := COUNTED.get(o.f)) is not None:
                 counts[name] += _amount(o)
         counts["inline_chains"] = len(chains)

@@ -21,7 +21,7 @@ class SleepsUntilPoked(Scheduler):
 NODE_MUTANTS: Final = (
     Mutant(
         name="poked-only",
-        summary="a node that found its queue empty waits for a notification, and does not poll: a lost one is a lost job",
+        summary="a node that found its queue empty waits to be poked and does not poll: a lost poke is a lost job",
         caught_by=("poke-is-a-hint", "no-lost-job"),
         protocol=frozenset(("sleep-until-poked",)),
     ),

@@ -177,7 +177,9 @@ class ClientUser(locust.User):
     def _backlog_is_full(self) -> bool:
         scenario = self.shared.scenario
         self.shared.full = frozenset(
-            queue for queue, most in scenario.max_in_queue.items() if self._count(IN_QUEUE, queue, most) >= most
+            queue
+            for queue, most in scenario.max_in_queue.items()
+            if self._count(IN_QUEUE, queue, most) >= most
         )
         return self._count(BACKLOG, scenario.max_backlog) >= scenario.max_backlog
 
