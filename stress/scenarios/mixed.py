@@ -106,7 +106,7 @@ def _concurrency_key(random: Random) -> str | None:
     draw = random.random()
     if draw < 0.70:
         return None
-    # Few: a hot key is served one row at a time, and what is inserted beyond that fills the queues and starves the rest.
+    # Few: a hot key is served one row at a time, and what comes faster fills the queues and starves the rest.
     if draw < 0.73:
         return f"hot:{random.randrange(HOT_KEYS)}"
     # Bare numbers too: a key must never be mistaken for a row's id.

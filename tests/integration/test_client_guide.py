@@ -24,7 +24,7 @@ def test_every_block_of_the_guide_runs_as_it_stands(database: str, monkeypatch: 
             assert language == "python", f"nothing runs a block of {language or 'no language'}"
             # A traceback names the guide's own line.
             line = text[: block.start(2)].count("\n")
-            exec(compile("\n" * line + code, str(GUIDE), "exec"), names)  # noqa: S102
+            exec(compile("\n" * line + code, str(GUIDE), "exec"), names)
     finally:
         if (worker := names.get("worker")) is not None and worker.is_alive():
             names["loop"].call_soon_threadsafe(names["node"].stop)

@@ -28,14 +28,15 @@ def test_the_command_of_a_run_asks_for_the_same_again(pg: str) -> None:
     options = dict(zip(words[4::2], words[5::2], strict=True))
     assert words[:4] == ["nox", "-s", "stress", "--"]
     again = checked(
-        **{
-            "subject": "reference",
-            **{name.removeprefix("--"): value for name, value in options.items()},
-            "seconds": float(options["--seconds"]),
-            "nodes": int(options["--nodes"]),
-            "seed": int(options["--seed"]),
-        }
-    )  # type: ignore[arg-type]
+        pg=options["--pg"],
+        seconds=float(options["--seconds"]),
+        nodes=int(options["--nodes"]),
+        seed=int(options["--seed"]),
+        faults=options["--faults"],
+        scenario=options["--scenario"],
+        subject="reference",
+        mutant=options["--mutant"],
+    )
     assert again == config(pg)
 
 
