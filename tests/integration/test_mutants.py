@@ -7,6 +7,7 @@ server says that it waits.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import psycopg
@@ -14,12 +15,16 @@ import pytest
 
 from engine.machine import Done, Machine, Outcome, Step
 from engine.node import Node
+from engine.observer import Observers
 from engine.picker import Commit, Hold, Job
+from engine.pokes import channel
 from engine.policy import QueuePolicy
 from invariants.history import Recorder
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import nodes_of
+from stress.swarm.deaf_node import DeafNode
 from tests.fixtures.arena import ROW_GATE, STATEMENT_GATE, Arena, Session, commit, of, verdicts
+from tests.fixtures.node import Notes
 from tests.fixtures.node import policy as node_policy
 
 OpenArena = Callable[[str | None], Arena]
@@ -390,6 +395,46 @@ def demand_above_capacity(arena: Arena) -> None:
     work(arena, min_demand=100)
 
 
+def unheard_poke(arena: Arena) -> None:
+    """A job comes to a node that has found its queue empty, and the poke for it does not get through."""
+    one, notes = arena.session("one"), Notes()
+    poke = f"SELECT pg_notify('{channel('test')}', 'default')"
+
+    async def until(done: Callable[[], object], timeout_s: float) -> bool:
+        """Whether it came true in time."""
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(0.01)
+        return True
+
+    def dropped() -> bool:
+        arena.execute(poke)
+        return notes.counts.get("poke_dropped", 0) > 0
+
+    async def run(recorder: Recorder) -> None:
+        node = DeafNode(
+            arena.dsn,
+            node_policy(pokes=True),
+            [Unstorable],
+            picker=arena.picker,
+            observer=Observers(recorder, notes),
+        )
+        running = asyncio.create_task(node.run())
+        assert await until(lambda: any(name == "claim" for _, name, _ in notes.completions), 20)
+        row = one.insert(job())
+        assert await until(dropped, 20)
+        await until(
+            lambda: arena.execute(f"SELECT status FROM gen_durable WHERE id = {row}") == [("failed",)], 2
+        )
+        node.stop()
+        await running
+
+    with Recorder(arena.folder, "node") as recorder, nodes_of(arena.mutant):
+        asyncio.run(run(recorder))
+
+
 SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "outcome-unguarded": stale_outcome,
     "worker-not-claim": stale_outcome_of_the_same_worker,
@@ -414,9 +459,10 @@ SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "too-many-parameters": six_thousand_jobs,
     "serialise-outside-guard": unstorable_outcome,
     "min-demand-unclamped": demand_above_capacity,
+    "poked-only": unheard_poke,
 }
 # Scripts that end with nothing left to do, where that is what the invariant is about.
-TO_REST = frozenset(("too-many-parameters", "serialise-outside-guard", "min-demand-unclamped"))
+TO_REST = frozenset(("too-many-parameters", "serialise-outside-guard", "min-demand-unclamped", "poked-only"))
 
 
 def test_every_mutant_has_a_script() -> None:
