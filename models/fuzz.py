@@ -21,10 +21,11 @@ from hypothesis.errors import Flaky, HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from engine.statements import Catalogue
-from models.limiter_machine import START as LIMITER_START
+from models.coordination_machine import coordination_machine
 from models.limiter_machine import limiter_machine
-from models.machine import START, OutOfTime, Tally, picker_machine
+from models.machine import OutOfTime, Tally, picker_machine
 from models.sessions import Sessions
+from models.strategies import START
 
 Verdict = Literal["held", "violated", "unknown"]
 
@@ -48,7 +49,8 @@ MachineFactory = Callable[[Sessions, Tally, Catalogue | None], type[RuleBasedSta
 # Machines by the name of what they hold against its model, and the instant at which their clock starts.
 MACHINES: Mapping[str, tuple[MachineFactory, datetime]] = {
     "picker": (picker_machine, START),
-    "limiter": (limiter_machine, LIMITER_START),
+    "coordination": (coordination_machine, START),
+    "limiter": (limiter_machine, START),
 }
 
 
