@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from itertools import count
+from datetime import datetime, timedelta
+from itertools import count, cycle
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ from engine.statements import Catalogue
 from models import inbox, maintenance, outcomes
 from models import picker as model
 from models.canonical import canonical_text
-from models.intentions import Intention, ends, intentions, leases_ms
+from models.intentions import Intention, ends, intentions, leases_ms, parks, spawns
 from models.machine import MAX_ROWS, TableMachine, Tally, same, same_ends
 from models.sessions import PLANNERS, Sessions
 from models.strategies import (
@@ -102,8 +102,7 @@ class CoordinationMachine(TableMachine):
     limits = st.sampled_from((100, 100, 2, 1, 0))
     retentions_ms = st.sampled_from((0.0, 0.0, 1_000.0, 60_000.0))
 
-    room_for_rows = precondition(lambda self: len(self.table.rows) < MAX_ROWS)
-    some_execution = precondition(lambda self: self.executions)
+    some_current = precondition(lambda self: self._current())
     some_row = precondition(lambda self: self.table.rows)
     unlocked = precondition(lambda self: self.table.rows and not self.locked)
 
@@ -117,7 +116,7 @@ class CoordinationMachine(TableMachine):
 
     @initialize(
         planner=planners,
-        jobs=st.lists(coordinated_jobs(START), min_size=1, max_size=5),
+        jobs=st.lists(coordinated_jobs(START), min_size=2, max_size=5),
         odd=st.lists(keys, min_size=3, max_size=3, unique=True),
     )
     def begin(self, planner: str, jobs: list[Job], odd: list[str]) -> None:
@@ -129,23 +128,33 @@ class CoordinationMachine(TableMachine):
 
     # ---- rows and claims ---------------------------------------------------------------------------------------
 
-    @room_for_rows
-    @rule(planner=planners, job=coordinated_jobs(START))
-    def insert(self, planner: str, job: Job) -> None:
-        self._insert(planner, job)
-
     @rule(
         planner=planners,
+        jobs=st.lists(coordinated_jobs(START), max_size=2),
         node=st.sampled_from(NODES),
-        queue=st.just(CROWDED_QUEUES[0]) | crowded_queues,
+        queue=st.one_of(st.just(CROWDED_QUEUES[0]), crowded_queues),
         batch=st.sampled_from((100, 100, 2, 1)),
         lease_ms=leases_ms,
         gates=st.sampled_from((GATES, GATES, ())),
+        shard=st.sampled_from((None, 0, 1)),
     )
     def claim(
-        self, planner: str, node: str, queue: str, batch: int, lease_ms: float, gates: tuple[str, ...]
+        self,
+        planner: str,
+        jobs: list[Job],
+        node: str,
+        queue: str,
+        batch: int,
+        lease_ms: float,
+        gates: tuple[str, ...],
+        shard: int | None,
     ) -> None:
+        """Of old and of new jobs; with a shard, those that ask for a slot hold one of that shard from here on."""
+        if jobs and len(self.table.rows) < MAX_ROWS:
+            self._insert_many(planner, jobs)
         self._claim_and_hand(planner, node, queue, batch, lease_ms, gates)
+        if shard is not None:
+            self._admit(shard)
 
     def _claim_and_hand(
         self, planner: str, node: str, queue: str, batch: int, lease_ms: float, gates: tuple[str, ...]
@@ -160,17 +169,11 @@ class CoordinationMachine(TableMachine):
         """The executions that begin: their inboxes and children are read, and must be what the model says."""
         if not holds:
             return
-        self._enrich(planner, [hold.id for hold in holds])
+        self._enrich(planner, [*(hold.id for hold in holds), NO_ROW])
         for hold in holds:
             row = self.table.rows[hold.id]
             handed = tuple((signal.id, signal.name) for signal in self.table.inbox(hold.id))
             self.executions.append(Execution(hold, row.turn, row.awaits or (), handed))
-
-    @some_row
-    @rule(planner=planners, which=st.lists(picks, max_size=3))
-    def enrich(self, planner: str, which: list[int]) -> None:
-        """Of any rows, also of none that is there."""
-        self._enrich(planner, [*(self._row(pick).id for pick in which), NO_ROW])
 
     def _enrich(self, planner: str, ids: list[int]) -> None:
         with self._step(f"enrich({planner}, {ids})"):
@@ -178,12 +181,7 @@ class CoordinationMachine(TableMachine):
             expected = {row_id: inbox.surroundings(self.table, row_id) for row_id in ids}
             same("enrich", expected, {row_id: _canonical(around) for row_id, around in answer.items()})
 
-    @precondition(
-        lambda self: any(row.concurrency_shard == PROVISIONAL_SHARD for row in self.table.rows.values())
-    )
-    @rule(shard=st.integers(0, 1))
-    def admit(self, shard: int) -> None:
-        """Rows that ask for a slot hold one from here on."""
+    def _admit(self, shard: int) -> None:
         asking = [row for row in self.table.rows.values() if row.concurrency_shard == PROVISIONAL_SHARD]
         admitted = [row for row in asking if row.id not in self.locked]
         with self._step(f"admit({[row.id for row in admitted]}, {shard})"):
@@ -191,33 +189,89 @@ class CoordinationMachine(TableMachine):
                 self.sessions.stamp(row.id, shard)
             self.table = self.table.changed(replace(row, concurrency_shard=shard) for row in admitted)
 
-    @some_execution
-    @rule(planner=planners, which=st.lists(picks, min_size=1, max_size=4), lease_ms=leases_ms)
-    def heartbeat(self, planner: str, which: list[int], lease_ms: float) -> None:
-        self._heartbeat(planner, self._holds(which), lease_ms)
-
-    @some_execution
-    @rule(planner=planners, which=st.lists(picks, min_size=1, max_size=3))
-    def release(self, planner: str, which: list[int]) -> None:
-        self._release(planner, self._holds(which))
+    @some_current
+    @rule(
+        planner=planners,
+        extended=st.booleans(),
+        which=st.lists(picks, min_size=1, max_size=3),
+        lease_ms=leases_ms,
+    )
+    def lease(self, planner: str, extended: bool, which: list[int], lease_ms: float) -> None:
+        """Leases are extended or given back."""
+        if extended:
+            self._heartbeat(planner, self._holds(which), lease_ms)
+        else:
+            self._release(planner, self._holds(which))
 
     # ---- outcomes ----------------------------------------------------------------------------------------------
 
-    @some_execution
-    @rule(planner=planners, ends=st.lists(st.tuples(picks, intentions), min_size=1, max_size=5))
-    def flush(self, planner: str, ends: list[tuple[int, Intention]]) -> None:
+    @some_current
+    @rule(
+        planner=planners,
+        drawn=st.lists(st.tuples(picks, intentions), min_size=1, max_size=5),
+        claims=st.booleans(),
+    )
+    def flush(self, planner: str, drawn: list[tuple[int, Intention]], claims: bool) -> None:
         """Outcomes of all kinds in one batch, good ones and stale ones."""
         commits: dict[Hold, Commit] = {}
-        for pick, intention in ends:
+        for pick, intention in drawn:
             execution = self._execution(pick)
             commits.setdefault(execution.hold, self._commit(execution, intention))
         self._flush_and_go_on(planner, list(commits.values()))
+        if claims:
+            self._claim_what_there_is(planner)
 
-    @precondition(lambda self: self._current())
-    @rule(planner=planners, intention=intentions)
-    def flush_all(self, planner: str, intention: Intention) -> None:
-        """Each execution that holds its row, with one intention."""
-        self._flush_and_go_on(planner, [self._commit(each, intention) for each in self._current()])
+    # Hypothesis leaves out rules at random, so each of these gets somewhere by itself: who is outside comes in.
+
+    @some_row
+    @rule(
+        planner=planners,
+        rounds=st.lists(st.lists(intentions, min_size=1, max_size=4), min_size=1, max_size=3),
+        late=st.none() | st.tuples(st.integers(9, 11), intentions),
+    )
+    def work(self, planner: str, rounds: list[list[Intention]], late: tuple[int, Intention] | None) -> None:
+        """Rounds of outcomes for all that execute, perhaps a late one among them."""
+        for drawn in rounds:
+            commits = self._commits(self._current(), drawn)
+            if late is not None and self.executions:
+                execution = self._execution(late[0])
+                if execution.hold not in {Hold(commit.id, commit.claim) for commit in commits}:
+                    commits.append(self._commit(execution, late[1]))
+            self._round(planner, commits)
+
+    @some_current
+    @rule(planner=planners, drawn=st.lists(spawns, min_size=1, max_size=2), pick=picks)
+    def spawn(self, planner: str, drawn: list[Intention], pick: int) -> None:
+        """One or two parents fan out, children among them."""
+        current = self._current()
+        first = pick % len(current)
+        self._round(planner, self._commits(current[first : first + len(drawn)], drawn))
+
+    @precondition(lambda self: self._children())
+    @rule(planner=planners, drawn=st.lists(ends, min_size=1, max_size=3), spared=st.integers(0, 1))
+    def end_children(self, planner: str, drawn: list[Intention], spared: int) -> None:
+        """All children that execute, or all but one, end in one batch."""
+        self._round(planner, self._commits(self._children()[spared:], drawn))
+
+    @some_current
+    @rule(planner=planners, drawn=st.lists(parks, min_size=1, max_size=3), pick=picks)
+    def park(self, planner: str, drawn: list[Intention], pick: int) -> None:
+        """One park or a few."""
+        current = self._current()
+        first = pick % len(current)
+        self._round(planner, self._commits(current[first : first + len(drawn)], drawn))
+
+    def _commits(self, executions: Sequence[Execution], drawn: Sequence[Intention]) -> list[Commit]:
+        return [self._commit(each, end) for each, end in zip(executions, cycle(drawn), strict=False)]
+
+    def _round(self, planner: str, commits: list[Commit]) -> None:
+        if commits:
+            self._flush_and_go_on(planner, commits)
+        self._claim_what_there_is(planner)
+
+    def _claim_what_there_is(self, planner: str) -> None:
+        if any(row.status == "runnable" for row in self.table.rows.values()):
+            self._claim_and_hand(planner, "a", CROWDED_QUEUES[0], 100, 30_000.0, GATES)
 
     def _flush_and_go_on(self, planner: str, commits: list[Commit]) -> None:
         committed = self._flush(planner, _within_room(commits, MAX_ROWS - len(self.table.rows)))
@@ -273,17 +327,6 @@ class CoordinationMachine(TableMachine):
         if not errand.locks & self.locked:
             self._perform(planner, errand)
 
-    @precondition(lambda self: any(row.await_deadline is not None for row in self.table.rows.values()))
-    @rule(planner=planners, limit=limits)
-    def expire_awaits(self, planner: str, limit: int) -> None:
-        limit = _untied(limit, [row.await_deadline for row in self.table.rows.values() if row.await_deadline])
-        with self._step(f"expire_awaits({planner}, {limit})"):
-            answer = self.sessions.perform(planner, self.picker.expire_awaits(limit))
-            self.table, expected = inbox.expire_awaits(self.table, self.now, limit, self.locked)
-            same("expire_awaits", tuple(row.id for row in expected), answer.ids)
-            same("queues of ended waits", sorted({row.queue for row in expected}), sorted(answer.queues))
-            same("expire_awaits names a transaction", bool(expected), answer.xid is not None)
-
     # ---- two at one row ----------------------------------------------------------------------------------------
 
     @unlocked
@@ -313,11 +356,11 @@ class CoordinationMachine(TableMachine):
             self._queue(planners_used, max(meeting), errands)
 
     @unlocked
-    @precondition(lambda self: len(self._siblings()) > 1)
+    @precondition(lambda self: len(self._children()) > 1)
     @rule(pick=picks, ends=st.tuples(ends, ends), planners_used=st.permutations(tuple(PLANNERS)))
     def siblings_end(self, pick: int, ends: tuple[Intention, Intention], planners_used: list[str]) -> None:
         """Two children of one parent end in two flushes that wait for the parent."""
-        siblings = self._siblings()
+        siblings = self._children()
         first = siblings[pick % len(siblings)]
         parent = self.table.rows[first.hold.id].parent_id
         others = [
@@ -331,7 +374,7 @@ class CoordinationMachine(TableMachine):
             ]
             self._queue(planners_used, parent, errands)
 
-    def _siblings(self) -> list[Execution]:
+    def _children(self) -> list[Execution]:
         return [each for each in self._current() if self.table.rows[each.hold.id].parent_id is not None]
 
     def _errand(
@@ -399,12 +442,44 @@ class CoordinationMachine(TableMachine):
 
     # ---- sweeps ------------------------------------------------------------------------------------------------
 
-    @some_execution
-    @rule(planner=planners, limit=limits)
-    def reap(self, planner: str, limit: int) -> None:
-        self._reap(planner, limit)
+    @rule(
+        planner=planners,
+        what=st.sampled_from(("expire_awaits", "reap", "collect", "collect")),
+        passed=st.sampled_from((None, timedelta(microseconds=1), timedelta(seconds=31))),
+        limit=limits,
+        retention_ms=retentions_ms,
+        anew=st.sampled_from((True, True, False)),
+    )
+    def sweep(
+        self,
+        planner: str,
+        what: str,
+        passed: timedelta | None,
+        limit: int,
+        retention_ms: float,
+        anew: bool,
+    ) -> None:
+        """After a while."""
+        if passed is not None:
+            self._pass_time(passed)
+        match what:
+            case "expire_awaits":
+                self._expire_awaits(planner, limit)
+            case "reap":
+                self._reap(planner, limit)
+            case _:
+                self._collect(planner, retention_ms, limit, None if anew else self.place)
 
-    @some_execution
+    def _expire_awaits(self, planner: str, limit: int) -> None:
+        limit = _untied(limit, [row.await_deadline for row in self.table.rows.values() if row.await_deadline])
+        with self._step(f"expire_awaits({planner}, {limit})"):
+            answer = self.sessions.perform(planner, self.picker.expire_awaits(limit))
+            self.table, expected = inbox.expire_awaits(self.table, self.now, limit, self.locked)
+            same("expire_awaits", tuple(row.id for row in expected), answer.ids)
+            same("queues of ended waits", sorted({row.queue for row in expected}), sorted(answer.queues))
+            same("expire_awaits names a transaction", bool(expected), answer.xid is not None)
+
+    @some_current
     @rule(
         planner=planners,
         node=st.sampled_from(NODES),
@@ -445,13 +520,9 @@ class CoordinationMachine(TableMachine):
             )
             same_ends("reclaim", expected, answer)
 
-    @precondition(lambda self: any(not row.live for row in self.table.rows.values()))
-    @rule(
-        planner=planners, retention_ms=retentions_ms, limit=limits, anew=st.sampled_from((True, True, False))
-    )
-    def collect(self, planner: str, retention_ms: float, limit: int, anew: bool) -> None:
-        """A page, from the start or from where the last one ended."""
-        after = None if anew else self.place
+    def _collect(
+        self, planner: str, retention_ms: float, limit: int, after: tuple[datetime, int] | None
+    ) -> None:
         with self._step(f"collect({planner}, {retention_ms}, {limit}, after={after})"):
             place = Place() if after is None else Place(*after)
             operation = self.maintenance.collect(retention_ms=retention_ms, limit=limit, after=place)

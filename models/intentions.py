@@ -55,19 +55,21 @@ def _continued(lease_ms: float, key: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 _PROGRESS = _fields(_STEPS, _RATES, _KEYS)
-_PARKS = st.builds(
+parks = st.builds(
     Intention,
     kind=st.just("await"),
     fields=_fields(_STEPS, _TIMEOUTS),
     names=st.sampled_from(((0,), (0,), (1,), (0, 1), (1, 2), ())),
     reads=st.sampled_from(("handed", "handed", "less")),
 )
-_SPAWNS = st.builds(
+spawns = st.builds(
     Intention,
     kind=st.just("childs"),
     fields=_fields(_STEPS, _RATES),
     reads=_READS,
-    children=st.lists(coordinated_jobs(START), max_size=3).map(tuple),
+    children=st.one_of(
+        *[st.lists(coordinated_jobs(START), min_size=1, max_size=3).map(tuple)] * 4, st.just(())
+    ),
 )
 _CONTINUATIONS = st.builds(
     Intention,
@@ -91,5 +93,5 @@ _AGAIN = st.sampled_from(
 _STEPPING_ON = st.builds(Intention, kind=st.just("next"), fields=_PROGRESS, reads=_READS)
 
 intentions: st.SearchStrategy[Intention] = st.one_of(
-    _PARKS, _SPAWNS, _CONTINUATIONS, ends, _AGAIN, _STEPPING_ON
+    parks, parks, spawns, _CONTINUATIONS, ends, ends, _AGAIN | _STEPPING_ON
 )

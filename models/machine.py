@@ -193,6 +193,9 @@ class TableMachine(RuleBasedStateMachine):
     @rule(passed=st.sampled_from((timedelta(microseconds=1), timedelta(seconds=31), timedelta(days=2), None)))
     def pass_time(self, passed: timedelta | None) -> None:
         """By that much; None: to the next instant at which a row becomes eligible, or a lease or a wait runs out."""
+        self._pass_time(passed)
+
+    def _pass_time(self, passed: timedelta | None) -> None:
         with self._step(f"pass_time({passed!r})"):
             edges = [instant for instant in _edges(self.table) if instant > self.now]
             self.now = self.now + passed if passed is not None else min(edges, default=self.now)

@@ -319,7 +319,7 @@ def coordinated_jobs(now: datetime) -> st.SearchStrategy[Job]:
         state=st.sampled_from(CROWDED_STATES),
         queue=st.sampled_from((*CROWDED_QUEUES[:1] * 6, *CROWDED_QUEUES[1:])),
         priority=st.sampled_from((0, 0, 1)),
-        eligible_at=st.sampled_from((*[None] * 6, now + timedelta(seconds=30))),
+        eligible_at=st.sampled_from((*[None] * 9, now + timedelta(seconds=30))),
         concurrency_key=st.sampled_from((*[None] * 4, *GATED_KEYS, *GATED_KEYS, "a")),
         correlation_key=st.none() | st.sampled_from(CROWDED_IDENTITIES),
         correlation_scope=st.sampled_from((LIVE, LIVE, ("runnable", "executing"), ("runnable",), STATUSES)),
