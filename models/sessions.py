@@ -106,8 +106,8 @@ class Sessions:
 
     @classmethod
     @contextmanager
-    def opened(cls, dsn: str, now: datetime) -> Iterator[Sessions]:
-        """Sessions on an empty database, which gets the clock and the schema.
+    def opened(cls, dsn: str, now: datetime, schema: Sequence[str] = ()) -> Iterator[Sessions]:
+        """Sessions on an empty database, which gets the clock, the schema, and what `schema` changes of it.
 
         Raises ValueError where the schema exists already: its column defaults would go by the system's clock.
         """
@@ -124,6 +124,8 @@ class Sessions:
             opened = cls(sessions, stack.enter_context(_connect(dsn)))
             opened.set_time(now)
             migrate(first)
+            for statement in schema:
+                first.execute(statement.encode())
             yield opened
 
     def set_time(self, now: datetime) -> None:

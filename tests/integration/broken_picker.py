@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.statements import Catalogue
@@ -99,10 +99,10 @@ BROKEN: Mapping[str, tuple[Edit, ...]] = {
 }
 
 
-def broken(name: str) -> Catalogue:
+def broken(edits: Sequence[Edit]) -> Catalogue:
     """The engine's catalogue with one broken form."""
     catalogue = Catalogue.load()
     texts: dict[str, str] = {}
-    for edit in BROKEN[name]:
+    for edit in edits:
         texts[edit.statement] = edit.applied(texts.get(edit.statement, catalogue[edit.statement].text))
     return catalogue.patched(texts)
