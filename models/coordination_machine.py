@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import count, cycle
+from itertools import count, cycle, product
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -31,7 +31,7 @@ from models import inbox, maintenance, outcomes
 from models import picker as model
 from models.canonical import canonical_text
 from models.intentions import Intention, ends, intentions, leases_ms, parks, spawns
-from models.machine import MAX_ROWS, TableMachine, Tally, same, same_ends
+from models.machine import TableMachine, Tally, same, same_ends
 from models.sessions import PLANNERS, Sessions
 from models.strategies import (
     CROWDED_IDENTITIES,
@@ -43,6 +43,8 @@ from models.strategies import (
     keys,
 )
 
+# Inserts stop at about this many rows, and children at exactly this many.
+MAX_ROWS = 16
 NODES = ("a", "a-1", "%")
 GATES = ("g",)
 NO_ROW = 999
@@ -100,7 +102,7 @@ class CoordinationMachine(TableMachine):
     names_picked = st.integers(0, 2)
     dedup_keys_picked = st.none() | st.integers(0, 1)
     limits = st.sampled_from((100, 100, 2, 1, 0))
-    retentions_ms = st.sampled_from((0.0, 0.0, 1_000.0, 60_000.0))
+    retentions_ms = st.sampled_from((0.0, 0.0, 0.0, 1_000.0))
 
     some_current = precondition(lambda self: self._current())
     some_row = precondition(lambda self: self.table.rows)
@@ -254,12 +256,20 @@ class CoordinationMachine(TableMachine):
         self._round(planner, self._commits(self._children()[spared:], drawn))
 
     @some_current
-    @rule(planner=planners, drawn=st.lists(parks, min_size=1, max_size=3), pick=picks)
-    def park(self, planner: str, drawn: list[Intention], pick: int) -> None:
-        """One park or a few."""
+    @rule(
+        planner=planners,
+        drawn=st.lists(parks, min_size=1, max_size=3),
+        pick=picks,
+        arriving=st.lists(names_picked, max_size=2),
+    )
+    def park(self, planner: str, drawn: list[Intention], pick: int, arriving: list[int]) -> None:
+        """One park or a few; signals come before it that their steps are not handed."""
         current = self._current()
         first = pick % len(current)
-        self._round(planner, self._commits(current[first : first + len(drawn)], drawn))
+        parking = current[first : first + len(drawn)]
+        for each, name in product(parking, arriving):
+            self._deliver(planner, each.hold.id, name, None, None)
+        self._round(planner, self._commits(parking, drawn))
 
     def _commits(self, executions: Sequence[Execution], drawn: Sequence[Intention]) -> list[Commit]:
         return [self._commit(each, end) for each, end in zip(executions, cycle(drawn), strict=False)]
@@ -271,7 +281,8 @@ class CoordinationMachine(TableMachine):
 
     def _claim_what_there_is(self, planner: str) -> None:
         if any(row.status == "runnable" for row in self.table.rows.values()):
-            self._claim_and_hand(planner, "a", CROWDED_QUEUES[0], 100, 30_000.0, GATES)
+            node = NODES[self.claims_made % len(NODES)]
+            self._claim_and_hand(planner, node, CROWDED_QUEUES[0], 100, 30_000.0, GATES)
 
     def _flush_and_go_on(self, planner: str, commits: list[Commit]) -> None:
         committed = self._flush(planner, _within_room(commits, MAX_ROWS - len(self.table.rows)))
@@ -310,9 +321,7 @@ class CoordinationMachine(TableMachine):
     ) -> None:
         """To an identity, to any row, ended ones too, or to none."""
         found = self._row(address).id if isinstance(address, int) and address != NO_ROW else address
-        errand = self._delivery(found, name, payload, dedup_key)
-        if not errand.locks & self.locked:
-            self._perform(planner, errand)
+        self._deliver(planner, found, name, payload, dedup_key)
 
     @some_row
     @rule(planner=planners, pick=picks, payload=payloads, dedup_key=dedup_keys_picked)
@@ -323,7 +332,12 @@ class CoordinationMachine(TableMachine):
         ]
         row = parked[pick % len(parked)]
         name = self.names.index(row.awaits[pick % len(row.awaits)]) if row.awaits else 0
-        errand = self._delivery(row.id, name, payload, dedup_key)
+        self._deliver(planner, row.id, name, payload, dedup_key)
+
+    def _deliver(
+        self, planner: str, target: int | str, name: int, payload: object, dedup_key: int | None
+    ) -> None:
+        errand = self._delivery(target, name, payload, dedup_key)
         if not errand.locks & self.locked:
             self._perform(planner, errand)
 
@@ -332,7 +346,9 @@ class CoordinationMachine(TableMachine):
     @unlocked
     @rule(
         pick=picks,
-        firsts=st.tuples(st.sampled_from(("flush", "flush", "signal", "release")), intentions),
+        firsts=st.tuples(
+            st.sampled_from(("flush", "flush", "signal", "release")), st.one_of(parks, intentions)
+        ),
         seconds=st.tuples(st.sampled_from(("flush", "signal", "signal", "release")), intentions),
         name=names_picked,
         dedup_key=dedup_keys_picked,
@@ -348,6 +364,8 @@ class CoordinationMachine(TableMachine):
         planners_used: list[str],
     ) -> None:
         """Two operations wait for one row, the second with a snapshot from before the first took effect."""
+        if firsts[0] == "flush" and firsts[1].names:
+            name = firsts[1].names[0]
         executing = self._current()
         row = self.table.rows[executing[pick % len(executing)].hold.id] if executing else self._row(pick)
         errands = [self._errand(row, *drawn, name, dedup_key) for drawn in (firsts, seconds)]
@@ -442,6 +460,7 @@ class CoordinationMachine(TableMachine):
 
     # ---- sweeps ------------------------------------------------------------------------------------------------
 
+    @precondition(lambda self: any(not row.live or row.await_deadline for row in self.table.rows.values()))
     @rule(
         planner=planners,
         what=st.sampled_from(("expire_awaits", "reap", "collect", "collect")),
@@ -484,9 +503,9 @@ class CoordinationMachine(TableMachine):
         planner=planners,
         node=st.sampled_from(NODES),
         queues=st.sampled_from((CROWDED_QUEUES, CROWDED_QUEUES[:1])),
-        margin_ms=st.sampled_from((0.0, 10_000.0, 30_000.0, 30_000.001)),
+        margin_ms=st.sampled_from((60_000.0, 60_000.0, 30_000.001, 30_000.0, 10_000.0, 0.0)),
         limit=limits,
-        other=st.sampled_from((None, None, None, "2", "1.3", "1-2")),
+        other=st.sampled_from((None, None, "2", "2", "1.3", "1-2")),
     )
     def reclaim(
         self,

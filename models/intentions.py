@@ -82,6 +82,7 @@ ends: st.SearchStrategy[Intention] = st.sampled_from(
         Intention(kind="done"),
         Intention(kind="done", fields={"result": '["\\\\u0000", 1e3]', "state": "{}"}),
         Intention(kind="stop", fields={"error": "it failed: '{}' \\N"}),
+        Intention(kind="stop", fields={"error": ""}),
     )
 )
 _AGAIN = st.sampled_from(

@@ -12,14 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
 
-from engine.operation import Operation, T, perform
+from engine.operation import PIPELINE, Operation, T, perform
 from engine.schema import migrate
 from models.canonical import canonical_text
 from models.picker import PendingSignal, Row
@@ -206,11 +206,16 @@ class Sessions:
     def stored(self) -> Stored:
         """The whole tables as they are committed."""
         connection = next(iter(self._by_planner.values()))
-        with connection.cursor(binary=True) as cursor:
-            rows = {values[0]: _seen(values) for values in cursor.execute(_ROWS, prepare=True)}
-            signals = {values[0]: _pending(values) for values in cursor.execute(_SIGNALS, prepare=True)}
-            receipts = frozenset(cursor.execute(_RECEIPTS, prepare=True).fetchall())
-        return Stored(rows, signals, receipts)
+        with connection.pipeline() if PIPELINE else nullcontext():
+            rows, signals, receipts = (
+                connection.cursor(binary=True).execute(query, prepare=True)
+                for query in (_ROWS, _SIGNALS, _RECEIPTS)
+            )
+        return Stored(
+            {values[0]: _seen(values) for values in rows},
+            {values[0]: _pending(values) for values in signals},
+            frozenset(receipts.fetchall()),
+        )
 
 
 def _answer(answer: Future[Any]) -> Any:
