@@ -102,7 +102,7 @@ class CoordinationMachine(TableMachine):
     names_picked = st.integers(0, 2)
     dedup_keys_picked = st.none() | st.integers(0, 1)
     limits = st.sampled_from((100, 100, 2, 1, 0))
-    retentions_ms = st.sampled_from((0.0, 0.0, 0.0, 1_000.0))
+    retentions_ms = st.sampled_from((0.0, 0.0, 31_000.0, 1_000.0))
 
     some_current = precondition(lambda self: self._current())
     some_row = precondition(lambda self: self.table.rows)
@@ -346,9 +346,7 @@ class CoordinationMachine(TableMachine):
     @unlocked
     @rule(
         pick=picks,
-        firsts=st.tuples(
-            st.sampled_from(("flush", "flush", "signal", "release")), st.one_of(parks, intentions)
-        ),
+        firsts=st.tuples(st.sampled_from(("flush", "flush", "signal", "release")), intentions),
         seconds=st.tuples(st.sampled_from(("flush", "signal", "signal", "release")), intentions),
         name=names_picked,
         dedup_key=dedup_keys_picked,
@@ -364,14 +362,29 @@ class CoordinationMachine(TableMachine):
         planners_used: list[str],
     ) -> None:
         """Two operations wait for one row, the second with a snapshot from before the first took effect."""
-        if firsts[0] == "flush" and firsts[1].names:
-            name = firsts[1].names[0]
         executing = self._current()
         row = self.table.rows[executing[pick % len(executing)].hold.id] if executing else self._row(pick)
         errands = [self._errand(row, *drawn, name, dedup_key) for drawn in (firsts, seconds)]
         meeting = errands[0].locks & errands[1].locks
         if meeting:
             self._queue(planners_used, max(meeting), errands)
+
+    @unlocked
+    @some_current
+    @rule(
+        pick=picks, parked=parks, signal_first=st.booleans(), planners_used=st.permutations(tuple(PLANNERS))
+    )
+    def signal_meets_park(
+        self, pick: int, parked: Intention, signal_first: bool, planners_used: list[str]
+    ) -> None:
+        """A signal that a park awaits and the park wait for one row: whoever is first, the row does not stay parked."""
+        current = self._current()
+        execution = current[pick % len(current)]
+        errands = [
+            self._flushing([self._commit(execution, parked)]),
+            self._delivery(execution.hold.id, parked.names[0] if parked.names else 0, None, None),
+        ]
+        self._queue(planners_used, execution.hold.id, errands[::-1] if signal_first else errands)
 
     @unlocked
     @precondition(lambda self: len(self._children()) > 1)
@@ -463,7 +476,9 @@ class CoordinationMachine(TableMachine):
     @precondition(lambda self: any(not row.live or row.await_deadline for row in self.table.rows.values()))
     @rule(
         planner=planners,
-        what=st.sampled_from(("expire_awaits", "reap", "collect", "collect")),
+        sweeps=st.lists(
+            st.sampled_from(("collect", "expire_awaits", "reap")), min_size=1, max_size=3, unique=True
+        ),
         passed=st.sampled_from((None, timedelta(microseconds=1), timedelta(seconds=31))),
         limit=limits,
         retention_ms=retentions_ms,
@@ -472,7 +487,7 @@ class CoordinationMachine(TableMachine):
     def sweep(
         self,
         planner: str,
-        what: str,
+        sweeps: list[str],
         passed: timedelta | None,
         limit: int,
         retention_ms: float,
@@ -481,13 +496,14 @@ class CoordinationMachine(TableMachine):
         """After a while."""
         if passed is not None:
             self._pass_time(passed)
-        match what:
-            case "expire_awaits":
-                self._expire_awaits(planner, limit)
-            case "reap":
-                self._reap(planner, limit)
-            case _:
-                self._collect(planner, retention_ms, limit, None if anew else self.place)
+        for sweep in sweeps:
+            match sweep:
+                case "expire_awaits":
+                    self._expire_awaits(planner, limit)
+                case "reap":
+                    self._reap(planner, limit)
+                case _:
+                    self._collect(planner, retention_ms, limit, None if anew else self.place)
 
     def _expire_awaits(self, planner: str, limit: int) -> None:
         limit = _untied(limit, [row.await_deadline for row in self.table.rows.values() if row.await_deadline])

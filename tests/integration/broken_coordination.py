@@ -43,8 +43,8 @@ BROKEN_COORDINATION: Mapping[str, tuple[Edit, ...]] = {
     "join-of-the-well-ended": (
         Edit(
             "picker/flush",
-            "CASE WHEN o.kind IN ('done', 'stop') THEN g.parent_id END\n",
-            "CASE WHEN o.kind = 'done' THEN g.parent_id END\n",
+            "    o.held_shard,\n    CASE WHEN o.kind IN ('done', 'stop') THEN",
+            "    o.held_shard,\n    CASE WHEN o.kind = 'done' THEN",
         ),
     ),
     "reclaim-beside-the-living": (
