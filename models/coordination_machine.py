@@ -102,7 +102,7 @@ class CoordinationMachine(TableMachine):
     names_picked = st.integers(0, 2)
     dedup_keys_picked = st.none() | st.integers(0, 1)
     limits = st.sampled_from((100, 100, 2, 1, 0))
-    retentions_ms = st.sampled_from((0.0, 0.0, 31_000.0, 1_000.0))
+    whiles = st.sampled_from((None, timedelta(microseconds=1), timedelta(seconds=31)))
 
     some_current = precondition(lambda self: self._current())
     some_row = precondition(lambda self: self.table.rows)
@@ -473,37 +473,44 @@ class CoordinationMachine(TableMachine):
 
     # ---- sweeps ------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: any(not row.live or row.await_deadline for row in self.table.rows.values()))
-    @rule(
-        planner=planners,
-        sweeps=st.lists(
-            st.sampled_from(("collect", "expire_awaits", "reap")), min_size=1, max_size=3, unique=True
-        ),
-        passed=st.sampled_from((None, timedelta(microseconds=1), timedelta(seconds=31))),
-        limit=limits,
-        retention_ms=retentions_ms,
-        anew=st.sampled_from((True, True, False)),
-    )
-    def sweep(
-        self,
-        planner: str,
-        sweeps: list[str],
-        passed: timedelta | None,
-        limit: int,
-        retention_ms: float,
-        anew: bool,
-    ) -> None:
-        """After a while."""
+    @precondition(lambda self: any(row.locked_by or row.await_deadline for row in self.table.rows.values()))
+    @rule(planner=planners, expires=st.booleans(), passed=whiles, limit=limits)
+    def sweep(self, planner: str, expires: bool, passed: timedelta | None, limit: int) -> None:
+        """Waits or leases that ran out."""
         if passed is not None:
             self._pass_time(passed)
-        for sweep in sweeps:
-            match sweep:
-                case "expire_awaits":
-                    self._expire_awaits(planner, limit)
-                case "reap":
-                    self._reap(planner, limit)
-                case _:
-                    self._collect(planner, retention_ms, limit, None if anew else self.place)
+        if expires:
+            self._expire_awaits(planner, limit)
+        else:
+            self._reap(planner, limit)
+
+    @some_row
+    @rule(
+        planner=planners,
+        ending=st.lists(ends, max_size=2),
+        pick=picks,
+        passed=whiles,
+        retention_ms=st.sampled_from((0.0, 0.0, 31_000.0, 1_000.0)),
+        limit=limits,
+        anew=st.sampled_from((True, True, False)),
+    )
+    def collect(
+        self,
+        planner: str,
+        ending: list[Intention],
+        pick: int,
+        passed: timedelta | None,
+        retention_ms: float,
+        limit: int,
+        anew: bool,
+    ) -> None:
+        """A page, from the start or from where the last one ended, soon after some have ended."""
+        current = self._current()
+        if commits := self._commits(current[pick % len(current) :] if current else [], ending):
+            self._flush_and_go_on(planner, commits[: len(ending)])
+        if passed is not None:
+            self._pass_time(passed)
+        self._collect(planner, retention_ms, limit, None if anew else self.place)
 
     def _expire_awaits(self, planner: str, limit: int) -> None:
         limit = _untied(limit, [row.await_deadline for row in self.table.rows.values() if row.await_deadline])
