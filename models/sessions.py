@@ -145,10 +145,11 @@ class Sessions:
         return perform(self._by_planner[planner], operation)
 
     def hold(self, ids: Collection[int]) -> None:
-        """Lock these rows in a transaction that stays open until `let_go`. They must be free."""
+        """Lock these rows as the engine does, in a transaction that stays open until `let_go`. They must be free."""
         if self._holder.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             self._holder.execute("BEGIN")
-        self._holder.execute("SELECT 1 FROM gen_durable WHERE id = ANY (%s) FOR UPDATE NOWAIT", (list(ids),))
+        query = "SELECT 1 FROM gen_durable WHERE id = ANY (%s) FOR NO KEY UPDATE NOWAIT"
+        self._holder.execute(query, (list(ids),))
 
     def hold_shards(self, key: str, shards: Collection[int]) -> None:
         """Lock these shards of a bucket key like `hold`."""
