@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Literal
 
 _PARAMETER = re.compile(r"\$(\d+)::([a-z_]+(?: precision)?(?:\[\])?)")
 _BARE_PARAMETER = re.compile(r"\$(\d+)")
@@ -91,22 +92,25 @@ class Catalogue(Mapping[str, Statement]):
         return len(self._statements)
 
 
+Area = Literal["picker", "store", "transport"]
+AREAS: tuple[Area, ...] = ("picker", "store", "transport")
+
+
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One numbered step of the schema: `engine/sql/schema/<version>_<name>.sql`."""
+    """One numbered step of an area's schema: `engine/sql/schema/<area>/<version>_<name>.sql`."""
 
     version: int
     name: str
     text: str
 
 
-def load_migrations() -> tuple[Migration, ...]:
-    """The schema's migrations in order. Raises ValueError where a number is missing or taken twice."""
+def load_migrations(area: Area) -> tuple[Migration, ...]:
+    """An area's migrations in order. Raises ValueError where a number is missing or taken twice."""
     migrations = []
-    for entry in sorted((_root() / "schema").iterdir(), key=lambda entry: entry.name):
+    for entry in sorted((_root() / "schema" / area).iterdir(), key=lambda entry: entry.name):
         number, _, rest = entry.name.removesuffix(".sql").partition("_")
-        if number.isdigit():
-            migrations.append(Migration(int(number), rest, entry.read_text("utf-8")))
+        migrations.append(Migration(int(number), rest, entry.read_text("utf-8")))
     if [migration.version for migration in migrations] != list(range(1, len(migrations) + 1)):
         raise ValueError(f"migrations are not numbered 1, 2, 3 …: {[m.version for m in migrations]}")
     return tuple(migrations)

@@ -58,7 +58,8 @@ def test_a_schema_of_a_later_engine_is_refused_and_left_alone(database: str) -> 
     with psycopg.connect(database, autocommit=True) as connection:
         latest = migrate(connection)
         connection.execute(
-            "INSERT INTO pgreferee_migrations (version, name) VALUES (%s, 'later')", (latest + 1,)
+            "INSERT INTO pgreferee_migrations (area, version, name) VALUES ('picker', %s, 'later')",
+            (latest + 1,),
         )
 
         with pytest.raises(SchemaTooNew, match=f"version {latest + 1}"):

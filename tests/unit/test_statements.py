@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from engine.statements import Catalogue, Statement, load_migrations
+from engine.statements import AREAS, Area, Catalogue, Statement, load_migrations
 
 
 def test_a_statement_knows_its_comment_and_the_types_of_its_parameters() -> None:
@@ -45,10 +45,11 @@ def test_a_patched_catalogue_differs_in_the_named_statement_alone() -> None:
         sound.patched({"picker/none": "SELECT 1"})
 
 
-def test_migrations_are_numbered_without_a_gap() -> None:
-    assert [migration.version for migration in load_migrations()] == list(
-        range(1, len(load_migrations()) + 1)
-    )
+@pytest.mark.parametrize("area", AREAS)
+def test_migrations_are_numbered_without_a_gap(area: Area) -> None:
+    versions = [migration.version for migration in load_migrations(area)]
+    assert versions == list(range(1, len(versions) + 1))
+    assert versions
 
 
 @pytest.mark.parametrize(
