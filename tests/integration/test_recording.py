@@ -22,8 +22,8 @@ from invariants.ledger.frames import NAME, read_transactions
 from invariants.ledger.process import RecorderError, RecorderProcess
 from invariants.ledger.reader import LedgerUnavailable
 from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES
-from tests.fixtures.arena import DEADLINE_S, Arena, commit, of, verdicts
-from tests.integration.test_mutants import OpenArena, job
+from tests.fixtures.arena import DEADLINE_S, Arena, OpenArena, commit, of, verdicts
+from tests.fixtures.steps import job
 
 SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
 CUT_STREAMS = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE state = 'streaming'"
