@@ -10,7 +10,10 @@ What an operation may yield:
 1. A `Call`: one statement. Outside of a transaction it is a transaction of its own. It is answered with its rows.
 2. `Begin()` and `Commit()`: what stands between them is one transaction. They are answered with no rows.
 3. A tuple of those, sent together, in one round trip where the driver's libpq has a pipeline mode. It is answered with
-   a list, one entry per member. No member can depend on another's answer; the first that fails ends the tuple.
+   a list, one entry per member. No member can depend on another's answer; the first that fails ends the tuple. Of a
+   tuple that leaves its transaction open the last member goes by itself: psycopg leaves a pipeline with a Sync and a
+   Flush, and a server that is told to flush no longer counts the session as idle, so the time-out that bounds an open
+   transaction (`engine.sessions`) would never come (docs/findings.md, "locks of a frozen node").
 
 On any error inside a transaction the driver rolls back before the operation sees the error. An operation that ends
 inside of a transaction is a mistake of its author: the driver rolls back and raises AssertionError.
@@ -120,12 +123,13 @@ def _send(connection: psycopg.Connection[Any], pending: Request | tuple[Request,
     requests = _requests(pending)
     with ExitStack() as stack:
         cursors = [stack.enter_context(psycopg.RawCursor(connection)) for _ in requests]
-        with ExitStack() as pipeline:
-            if PIPELINE and len(requests) > 1:
-                pipeline.enter_context(connection.pipeline())
-            for cursor, request in zip(cursors, requests, strict=True):
-                query, arguments = _query(request)
-                cursor.execute(query, arguments, prepare=arguments is not None)
+        for together in _round_trips(requests, _in_transaction(connection)):
+            with ExitStack() as pipeline:
+                if PIPELINE and len(together) > 1:
+                    pipeline.enter_context(connection.pipeline())
+                for place in together:
+                    query, arguments = _query(requests[place])
+                    cursors[place].execute(query, arguments, prepare=arguments is not None)
         answers = [cursor.fetchall() if cursor.description else [] for cursor in cursors]
     return answers if isinstance(pending, tuple) else answers[0]
 
@@ -136,18 +140,28 @@ async def _send_async(
     requests = _requests(pending)
     async with AsyncExitStack() as stack:
         cursors = [await stack.enter_async_context(psycopg.AsyncRawCursor(connection)) for _ in requests]
-        async with AsyncExitStack() as pipeline:
-            if PIPELINE and len(requests) > 1:
-                await pipeline.enter_async_context(connection.pipeline())
-            for cursor, request in zip(cursors, requests, strict=True):
-                query, arguments = _query(request)
-                await cursor.execute(query, arguments, prepare=arguments is not None)
+        for together in _round_trips(requests, _in_transaction(connection)):
+            async with AsyncExitStack() as pipeline:
+                if PIPELINE and len(together) > 1:
+                    await pipeline.enter_async_context(connection.pipeline())
+                for place in together:
+                    query, arguments = _query(requests[place])
+                    await cursors[place].execute(query, arguments, prepare=arguments is not None)
         answers = [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
     return answers if isinstance(pending, tuple) else answers[0]
 
 
 def _requests(pending: Request | tuple[Request, ...]) -> Sequence[Request]:
     return pending if isinstance(pending, tuple) else (pending,)
+
+
+def _round_trips(requests: Sequence[Request], in_transaction: bool) -> tuple[range, ...]:
+    """Which of the requests go together; see the module's third rule."""
+    last = len(requests) - 1
+    opened = in_transaction or any(isinstance(request, Begin) for request in requests)
+    if opened and not isinstance(requests[last], Commit):
+        return range(last), range(last, last + 1)
+    return (range(last + 1),)
 
 
 def _query(request: Request) -> tuple[bytes, list[str | None] | None]:

@@ -2,6 +2,11 @@
 
 An operation whose connection broke has an unknown outcome: it may have committed. It is told to the observer as
 `info` and raised as `OutcomeUnknown`; every other database error is a `fail`, the server's word that nothing happened.
+
+A session whose client is silent between two statements of a transaction is ended by the server. A node that is frozen
+or cut off there would keep its row locks for as long as its connection seems to live, and whoever must lock one of the
+rows (a signal's delivery, a join, a flush with any of them in its batch) would wait as long (docs/findings.md, "locks
+of a frozen node").
 """
 
 from __future__ import annotations
@@ -21,19 +26,29 @@ T = TypeVar("T")
 SESSION_TIMEOUT_S = 10.0
 
 
-# The level that the statements are written for; a server's or a role's default may be another.
-ISOLATION = "SET default_transaction_isolation TO 'read committed'"
+# A client that is busy with other things answers within that.
+IDLE_IN_TRANSACTION_MS = 5_000
+
+# The level that the statements are written for, and the silence that is allowed: a server's or a role's default may be
+# others.
+SETTINGS = """
+SELECT set_config('default_transaction_isolation', 'read committed', false),
+    set_config('idle_in_transaction_session_timeout', %s, false)
+"""
 
 
-def connect(dsn: str, name: str) -> psycopg.Connection[Any]:
+def connect(
+    dsn: str, name: str, *, idle_in_transaction_ms: float = IDLE_IN_TRANSACTION_MS
+) -> psycopg.Connection[Any]:
     """A synchronous session for `engine.operation.perform`; `name` is its application_name. Raises psycopg.Error."""
     connection = psycopg.connect(dsn, autocommit=True, application_name=name, prepare_threshold=0)
-    connection.execute(ISOLATION)
+    connection.execute(SETTINGS, [_milliseconds(idle_in_transaction_ms)])
     return connection
 
 
-async def _configure(connection: psycopg.AsyncConnection[Any]) -> None:
-    await connection.execute(ISOLATION)
+def _milliseconds(amount_ms: float) -> str:
+    # Zero would mean never.
+    return str(max(1, min(round(amount_ms), 2**31 - 1)))
 
 
 class OutcomeUnknown(Exception):
@@ -47,15 +62,27 @@ class Unavailable(Exception):
 class Sessions:
     """Runs operations on pooled connections in autocommit mode. Open it with `async with`."""
 
-    def __init__(self, dsn: str, observer: Observer, *, size: int, name: str) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        observer: Observer,
+        *,
+        size: int,
+        name: str,
+        idle_in_transaction_ms: float = IDLE_IN_TRANSACTION_MS,
+    ) -> None:
         self._observer = observer
+
+        async def configure(connection: psycopg.AsyncConnection[Any]) -> None:
+            await connection.execute(SETTINGS, [_milliseconds(idle_in_transaction_ms)])
+
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
             dsn,
             min_size=1,
             max_size=size,
             open=False,
             timeout=SESSION_TIMEOUT_S,
-            configure=_configure,
+            configure=configure,
             kwargs={"autocommit": True, "application_name": name, "prepare_threshold": 0},
         )
 
