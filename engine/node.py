@@ -82,7 +82,7 @@ class Node:
         out and another node takes them over."""
         policy = self._policy
         places = sorted({policy.flusher_of(queue.name) for queue in policy.queues})
-        size = len(policy.queues) + len(places) + OTHER_SESSIONS
+        size = policy.max_sessions or len(policy.queues) + len(places) + OTHER_SESSIONS
         threads = ThreadPoolExecutor(
             min(MAX_THREADS, sum(queue.concurrency for queue in policy.queues)), thread_name_prefix="step"
         )

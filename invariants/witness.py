@@ -23,7 +23,7 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     expire       {"limit"}                                → {"ids", "xid"}
     gc           {"limit", "retention_ms"}                → {"ids"}
     count        {"event", "amount"} alone, no invoke; `poke_dropped` says that a notification was held back
-    fault        {"fault", "target", "pid", …}            → ok when healed
+    fault        {"fault", "target", "pid", …}            → ok when healed, {"did": {what: how often}}
     phase        {"phase": "load" | "drain" | "rest"}
 
 kind is that of the outcome: next, retry, done, stop, await, childs, continue. J is {"fsm", "queue", "priority",
@@ -52,6 +52,8 @@ LIMITERS = ("admit", "credit", "reconcile", "sweep_buckets", "sync_config")
 REMARKS = ("count", "phase", "fault", "step")
 # Connection failures, operator intervention, and errors that the driver made up itself.
 UNCERTAIN_CLASSES = ("08", "57")
+# The server's last word to a session that it ends.
+ENDED_SESSION = ("25P03", "57P01", "57P02")
 MASK = 0xFFFFFFFF
 
 
@@ -92,6 +94,7 @@ class Witness:
         self.deliveries: list[Operation] = []
         self.delivered: set[tuple[int, str]] = set()
         self.limiters: list[Operation] = []
+        self.crashes: list[Operation] = []
         self.counts: Counter[str] = Counter()
         self.retention_ms: float | None = None
         # For how long its collector was to keep each row that was collected.
@@ -115,6 +118,8 @@ class Witness:
         elif o.f == "claim":
             self.names_claims = True
             self.claims[o.value["claim"]] = o
+        elif o.f == "fault" and o.value["fault"] == "crash":
+            self.crashes.append(o)
         elif o.f == "signal":
             self.deliveries.append(o)
             if o.type == "ok" and o.result["target"] is not None and o.value["dedup"] is not None:
@@ -153,6 +158,13 @@ class Witness:
             # A claim has several steps where it is continued in line; an inbox only grows under one.
             key = (o.value["id"], o.value["claim"])
             self.handed[key] = self.handed.get(key, frozenset()) | frozenset(signals)
+
+    def over_ns(self, o: Operation) -> int | None:
+        """When an operation is over on the server too, None where nobody can say. One of unknown outcome may still be
+        under way when its caller has given up, but not in a session that the server ended, and not after a crash."""
+        if o.end_ns is not None and (o.type != "info" or error_of(o).get("sqlstate") in ENDED_SESSION):
+            return o.end_ns
+        return next((c.end_ns for c in self.crashes if c.end_ns is not None and o.start_ns <= c.end_ns), None)
 
     def may_end(self, insert: Insert) -> bool:
         """Whether its machine prescribes an end, and every signal that this end needs was delivered."""

@@ -27,7 +27,8 @@ VerdictWord = Literal["held", "violated", "unknown"]
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """`verdict.json`. Times in milliseconds, rates per second. `reason` says why a verdict is `unknown`.
     `exercised`: what the load put the engine through, as {name: {"count", "finding"}}; what did not happen is
-    `not_exercised` (`invariants/exercise.py`)."""
+    `not_exercised` (`invariants/exercise.py`). `faults`: each as it happened, with what it did; `effects`: what the
+    engine and the clients made of them all (`stress/effects.py`)."""
 
     schema: int = SCHEMA
     verdict: VerdictWord
@@ -40,6 +41,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     nodes: int
     seconds: float
     faults: list[dict[str, Any]]
+    effects: dict[str, int] = msgspec.field(default_factory=dict)
     invariants: dict[str, Any]
     exercised: dict[str, dict[str, int | str]] = msgspec.field(default_factory=dict)
     throughput: dict[str, float]

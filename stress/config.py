@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from engine.errors import UsageError
 from engine.postgres import Source, parse_pg
 from invariants.mutants import REGISTRY
-from stress.faults import FAULTS
+from stress.faults import FAULTS, FaultKind
 from stress.scenarios import SCENARIOS
+from stress.subjects import Subject
 
 SUBJECTS = ("reference",)
 
@@ -28,7 +29,8 @@ LOCUST_WORKERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """A checked request. `faults` are names in the order in which they were given, without repetition."""
+    """A checked request. `faults` are names in the order in which they were given, without repetition; `left_out` says
+    in a sentence each which of `all` this run cannot have."""
 
     source: Source
     seconds: float
@@ -38,6 +40,7 @@ class RunConfig:
     scenario: str
     subject: str
     mutant: str | None
+    left_out: tuple[str, ...] = ()
 
     def command(self) -> str:
         """The command line that asks for the same again."""
@@ -71,25 +74,47 @@ def checked(
         raise UsageError(f"--seconds must be 1 to {MAX_SECONDS:.0f}, not {seconds:g}")
     if not 1 <= nodes <= MAX_NODES:
         raise UsageError(f"--nodes must be 1 to {MAX_NODES}, not {nodes}")
+    source = parse_pg(pg)
+    named_scenario = _known("scenario", scenario, SCENARIOS)
+    names, left_out = _faults(faults, source, SCENARIOS[named_scenario].subject)
     return RunConfig(
-        source=parse_pg(pg),
+        source=source,
         seconds=seconds,
         nodes=nodes,
         seed=seed,
-        faults=_faults(faults),
-        scenario=_known("scenario", scenario, SCENARIOS),
+        faults=names,
+        scenario=named_scenario,
         subject=_known("subject", subject, SUBJECTS),
         mutant=None if mutant is None else _known("mutant", mutant, REGISTRY),
+        left_out=left_out,
     )
 
 
-def _faults(words: str) -> tuple[str, ...]:
+def _faults(words: str, source: Source, subject: Subject) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those that are asked for, and why some of `all` are not. Raises UsageError for one that was named."""
     if words == "none":
-        return ()
+        return (), ()
+    impossible = {
+        name: reason
+        for name, kind in FAULTS.items()
+        if (reason := _why_impossible(kind, source, subject)) is not None
+    }
     if words == "all":
-        return tuple(FAULTS)
-    names = [word.strip() for word in words.split(",")]
-    return tuple(dict.fromkeys(_known("fault", name, FAULTS) for name in names))
+        return tuple(name for name in FAULTS if name not in impossible), tuple(impossible.values())
+    names = tuple(dict.fromkeys(_known("fault", word.strip(), FAULTS) for word in words.split(",")))
+    for name in names:
+        if name in impossible:
+            raise UsageError(impossible[name])
+    return names, ()
+
+
+def _why_impossible(kind: FaultKind, source: Source, subject: Subject) -> str | None:
+    """A sentence, or None."""
+    if kind.own_server and source.kind == "dsn":
+        return f"the fault {kind.name!r} needs a server that the harness started: leave it out, or use another --pg"
+    if kind.name == "poison" and subject.poison is None:
+        return f"the fault 'poison' needs rows that nobody can run, and the subject {subject.name!r} has none"
+    return None
 
 
 def _known(what: str, name: str, names: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from invariants.ledger.frames import read_transactions
 from invariants.verdict import EXIT_CODES, Report, exercises
 from results.runs import Verdict, write_json
 from stress.config import RunConfig
+from stress.effects import effects
 from stress.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
         nodes=run.config.nodes,
         seconds=round(run.load_seconds, 3),
         faults=[_fault(operation) for operation in operations if operation.f == "fault"],
+        effects=effects(operations) if run.config.faults else {},
         invariants=report.invariants(),
         exercised=exercises(report.exercised),
         throughput=_throughput(operations, report, run),
@@ -138,9 +140,13 @@ def _described(config: RunConfig, server: Server, evidence: Evidence) -> dict[st
 
 
 def _fault(operation: Operation) -> dict[str, Any]:
-    """A fault as it happened; `lasted_ms` is None for one that the run's end overtook."""
+    """A fault as it happened; `lasted_ms` is None, and what it did unknown, for one that the run's end overtook."""
     latency_ms = operation.latency_ms
-    return {**operation.value, "lasted_ms": None if latency_ms is None else round(latency_ms, 3)}
+    return {
+        **operation.value,
+        "lasted_ms": None if latency_ms is None else round(latency_ms, 3),
+        "did": {} if operation.result is None else operation.result["did"],
+    }
 
 
 def _throughput(operations: list[Operation], report: Report, run: Run) -> dict[str, float]:

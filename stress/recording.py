@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,8 @@ class Recording:
         self._server = server
         self._folder = folder
         self._ledger = ledger
-        self._notes = notes
+        # The harness's own history.
+        self.notes = notes
         self._log_began = server.log_size() if server.has_log else 0
         self.no_ledger = no_ledger
         self.evidence = Evidence(no_ledger=no_ledger)
@@ -69,21 +70,21 @@ class Recording:
 
     def phase(self, name: str) -> None:
         """A phase begins."""
-        self._notes.complete(self._notes.invoke("phase", {"phase": name}), "ok", {"phase": name})
+        self.notes.complete(self.notes.invoke("phase", {"phase": name}), "ok", {"phase": name})
 
     def did(self, name: str, act: Callable[[], object]) -> None:
         """The harness does something to the database itself."""
-        token = self._notes.invoke(name, {})
+        token = self.notes.invoke(name, {})
         act()
-        self._notes.complete(token, "ok", {})
+        self.notes.complete(token, "ok", {})
 
     def fault(self, name: str, target: str, pid: int) -> int:
         """A fault begins; returns the token for `healed`."""
-        return self._notes.invoke("fault", {"fault": name, "target": target, "pid": pid})
+        return self.notes.invoke("fault", {"fault": name, "target": target, "pid": pid})
 
-    def healed(self, token: int) -> None:
-        """That fault has ended."""
-        self._notes.complete(token, "ok", None)
+    def healed(self, token: int, did: Mapping[str, int]) -> None:
+        """That fault has ended, and did so much."""
+        self.notes.complete(token, "ok", {"did": dict(did)})
 
     def progress(self) -> Progress:
         """As of the recorder's last word, at most a second ago."""
@@ -96,22 +97,24 @@ class Recording:
         if self._ledger is not None:
             self._ledger.check_alive()
 
-    def finish(self, connection: psycopg.Connection[Any]) -> None:
+    def finish(self, connection: psycopg.Connection[Any], *, counters_lost: bool = False) -> None:
         """The run is at rest: record up to now, compare with the tables, and take the server's own evidence.
 
-        Raises RecorderError.
+        `counters_lost`: a crash has set the server's counters back. Raises RecorderError.
         """
         if self._ledger is not None:
             self._ledger.stop()
-        self.evidence = self._evidence(connection, at_rest=True)
+        self.evidence = self._evidence(connection, at_rest=True, counters_lost=counters_lost)
 
     def abandon(self, reason: str) -> None:
         """The run ends early: have the recorder write what it has, and why there is no more."""
         if self._ledger is not None:
             self._ledger.abandon(reason)
 
-    def _evidence(self, connection: psycopg.Connection[Any], *, at_rest: bool) -> Evidence:
-        row = connection.execute(DEADLOCKS).fetchone()
+    def _evidence(
+        self, connection: psycopg.Connection[Any], *, at_rest: bool, counters_lost: bool
+    ) -> Evidence:
+        row = None if counters_lost else connection.execute(DEADLOCKS).fetchone()
         return Evidence(
             at_rest=at_rest,
             deadlocks=None if row is None else int(row[0]),

@@ -25,7 +25,7 @@ from typing import Any
 
 import psycopg
 
-from engine.postgres import HarnessError, Server, Stopped, provision
+from engine.postgres import HarnessError, Profile, Server, Stopped, conninfo, provision
 from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
 from invariants.ledger.process import RecorderError
@@ -34,7 +34,11 @@ from results.runs import create_run_folder
 from stress import config as knobs
 from stress.config import RunConfig
 from stress.display import Display, Snapshot
-from stress.faults import PlannedFault, plan_faults
+from stress.faults import FAULTS, PlannedFault, plan_faults
+from stress.faults.acts import ACTS
+from stress.faults.ground import Fault, Ground
+from stress.faults.plan import NODE, SERVER
+from stress.faults.proxy import LOOPBACK, Proxies
 from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stopped_run
 from stress.recording import Recording
 from stress.scenarios import SCENARIOS
@@ -60,7 +64,7 @@ class Active:
 
     planned: PlannedFault
     heal_at: float
-    heal: Callable[[], None]
+    fault: Fault
     token: int
 
 
@@ -75,6 +79,7 @@ class Run:
     swarm: Swarm
     recording: Recording
     connection: psycopg.Connection[Any]
+    ground: Ground
     planned: list[PlannedFault]
     active: list[Active] = field(default_factory=list)
     phase: str = "start"
@@ -107,9 +112,9 @@ class Run:
     def drain(self) -> None:
         """Phase 3."""
         self._enter("drain")
-        self.swarm.stop_load()
         for fault in list(self.active):
             self._heal(fault)
+        self.swarm.stop_load()
         began = progressed = time.monotonic()
         last = self._look()
         while self.waiting[0] > 0:
@@ -138,7 +143,7 @@ class Run:
         if settling is not None:
             name, settle = settling
             self.recording.did(name, lambda: settle(self.connection))
-        self.recording.finish(self.connection)
+        self.recording.finish(self.connection, counters_lost=self.ground.crashes > 0)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -173,7 +178,7 @@ class Run:
                 of_seconds=self.config.seconds,
                 nodes=len(self.swarm.nodes) - len(self.swarm.frozen),
                 of_nodes=self.config.nodes,
-                faults=tuple(f"{fault.planned.name} {fault.planned.place + 1}" for fault in self.active),
+                faults=tuple(_shown(fault.planned) for fault in self.active),
                 requests=0 if report is None else report.requests,
                 waiting=self.waiting[0],
                 transactions=progress.transactions,
@@ -184,43 +189,53 @@ class Run:
 
     def _disturb(self) -> None:
         now = time.monotonic()
-        for fault in [fault for fault in self.active if now >= fault.heal_at]:
-            self._heal(fault)
-        # A fault waits while its place is still taken by one that began late.
-        while (
-            self.planned
-            and self.planned[0].at_s <= self._loaded_s()
-            and all(fault.planned.place != self.planned[0].place for fault in self.active)
-        ):
-            planned = self.planned.pop(0)
-            self.active.append(self._inject(planned, now + planned.lasts_s))
+        for active in [active for active in self.active if now >= active.heal_at]:
+            self._heal(active)
+        for active in self.active:
+            active.fault.tick()
+        for planned in [planned for planned in self.planned if planned.at_s <= self._loaded_s()]:
+            if self._has_room(planned):
+                self.planned.remove(planned)
+                self._inject(planned)
 
-    def _inject(self, planned: PlannedFault, heal_at: float) -> Active:
-        place = planned.place
-        victim = self.swarm.nodes[place]
-        token = self.recording.fault(planned.name, victim.name, victim.pid)
-        if planned.name == "kill":
-            self.swarm.kill_node(place)
-            return Active(planned, heal_at, lambda: self._restart(place), token)
-        self.swarm.freeze_node(place)
-        return Active(planned, heal_at, lambda: self.swarm.thaw_node(place), token)
+    def _has_room(self, planned: PlannedFault) -> bool:
+        """A fault waits while one that began late is where the plan has it no longer."""
+        site = FAULTS[planned.name].site
+        if site != NODE:
+            return all(FAULTS[active.planned.name].site != site for active in self.active)
+        taken = {active.planned.place for active in self.active} - {None}
+        return planned.place not in taken and (len(taken) + 1 < self.config.nodes or self.config.nodes == 1)
 
-    def _restart(self, place: int) -> None:
-        self.swarm.start_node(place)
+    def _inject(self, planned: PlannedFault) -> None:
+        victim = None if planned.place is None else self.swarm.nodes[planned.place]
+        who = ("server", 0) if victim is None else (victim.name, victim.pid)
+        token = self.recording.fault(planned.name, *who)
+        fault = ACTS[planned.name](self.ground, planned)
+        self.active.append(Active(planned, time.monotonic() + planned.lasts_s, fault, token))
 
-    def _heal(self, fault: Active) -> None:
-        fault.heal()
-        self.active.remove(fault)
-        self.recording.healed(fault.token)
+    def _heal(self, active: Active) -> None:
+        active.fault.heal()
+        self.active.remove(active)
+        self.recording.healed(active.token, active.fault.did)
+        if FAULTS[active.planned.name].site == SERVER:
+            # It does not know yet that its server is another process now.
+            self.connection.close()
+            self.connection = self.ground.connect()
 
     def _look(self) -> tuple[int, str | None]:
         """How much waits, and what changes when any of it moves."""
         self.looked_at = time.monotonic()
+        if self.ground.down:
+            return self.waiting
         query = self.subject.unfinished if self.phase == "drain" else self.subject.waiting
         row = self.connection.execute(query.encode()).fetchone()
         assert row is not None
         self.waiting = (int(row[0]), row[1])
         return self.waiting
+
+
+def _shown(planned: PlannedFault) -> str:
+    return planned.name if planned.place is None else f"{planned.name} {planned.place + 1}"
 
 
 def run(config: RunConfig, out: Path, display: Display) -> Judged:
@@ -232,12 +247,16 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
     folder = create_run_folder(out, "-".join(filter(None, (config.scenario, config.mutant))))
     display.say(f"run {folder}")
     try:
-        with display, provision(config.source, profile="fast") as server:
+        # What was acknowledged must survive a crash.
+        profile: Profile = "durable" if "crash" in config.faults else "fast"
+        with display, provision(config.source, profile=profile) as server:
             display.say(
                 f"PostgreSQL {server.version_text} ({server.source}) · scenario {config.scenario} · seed {config.seed}"
                 f" · faults {', '.join(config.faults) or 'none'}"
                 + (f" · MUTANT {config.mutant}" if config.mutant else "")
             )
+            for sentence in config.left_out:
+                display.say(sentence)
             return _on_server(config, server, folder, display)
     except HarnessError:
         shutil.rmtree(folder)
@@ -285,9 +304,43 @@ def _run(
         nodes=config.nodes,
         lease_s=knobs.LEASE_TTL_MS / 1000,
     )
-    swarm = Swarm(config, server.dsn, folder)
-    with Recording.started(server, folder) as recording:
+    scenario = SCENARIOS[config.scenario]
+    with _proxies(config, server) as proxies, Recording.started(server, folder) as recording:
+        swarm = Swarm(
+            config, server.dsn, folder, ways={} if proxies is None else _ways(config, server, proxies)
+        )
+        ground = Ground(swarm, server, scenario.subject, scenario, recording.notes, proxies)
+        run = Run(config, server, folder, display, swarm, recording, connection, ground, list(planned))
         try:
-            yield Run(config, server, folder, display, swarm, recording, connection, list(planned))
+            yield run
         finally:
+            for active in run.active:
+                active.fault.abandon()
             swarm.destroy()
+            run.connection.close()
+
+
+@contextmanager
+def _proxies(config: RunConfig, server: Server) -> Iterator[Proxies | None]:
+    """One for each place, where a fault of the run needs them."""
+    if not {"partition", "slow"} & set(config.faults):
+        yield None
+        return
+    assert server.tcp_dsn is not None
+    params = conninfo.parse(server.tcp_dsn)
+    with Proxies((params["host"], int(params["port"])), range(config.nodes)) as proxies:
+        yield proxies
+
+
+def _ways(config: RunConfig, server: Server, proxies: Proxies) -> dict[int, str]:
+    """The DSN of each place. In plain text, for a proxy can see no COMMIT in what is encrypted."""
+    assert server.tcp_dsn is not None
+    plain = {
+        **conninfo.parse(server.tcp_dsn),
+        "sslmode": "disable",
+        "gssencmode": "disable",
+        "host": LOOPBACK,
+    }
+    return {
+        place: conninfo.to_uri({**plain, "port": str(proxies.port(place))}) for place in range(config.nodes)
+    }

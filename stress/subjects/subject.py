@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import psycopg
 
+from engine.operation import Operation
 from engine.statements import Area
 
 # Takes the scenario and the mutant's name; what is left to be done when the nodes have gone, with its name in the
 # history, or None.
 Settling = Callable[[Any, str | None], tuple[str, Callable[[psycopg.Connection[Any]], object]] | None]
+
+# Takes a source of randomness and the scenario; rows that nobody can run, as the value of an `insert_many` in the
+# history and the operation that inserts them, which answers with ids.
+Poison = Callable[[Random, Any], tuple[dict[str, Any], Operation[list[int | None]]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +38,4 @@ class Subject:
     unfinished: str
     waiting: str
     settling: Settling = lambda _scenario, _mutant: None
+    poison: Poison | None = None

@@ -83,6 +83,7 @@ class ClientUser(locust.User):
 
     def record(self, name: str, value: object, act: Callable[[], object]) -> None:
         """Do it and record what it answers, or how it failed."""
+        self.reconnect()
         recorder = self.shared.recorder
         token = recorder.invoke(name, value)
         began = time.perf_counter()
@@ -93,9 +94,6 @@ class ClientUser(locust.User):
             failure = error
             lost = self.connection.broken or self.connection.closed
             recorder.complete(token, "info" if lost else "fail", describe_error(error))
-            if lost:
-                gevent.sleep(RECONNECT_PAUSE_S)
-                self.connection = self.connect()
         except gevent.GreenletExit:
             recorder.complete(
                 token, "info", {"error": "Stopped", "sqlstate": None, "message": "the load ended"}
@@ -110,8 +108,16 @@ class ClientUser(locust.User):
             context={},
         )
 
+    def reconnect(self) -> None:
+        """Have a session, for as long as it takes: before a call, so that what is recorded of the call was sent."""
+        while self.connection.closed or self.connection.broken:
+            try:
+                self.connection = self.connect()
+            except psycopg.OperationalError:
+                gevent.sleep(RECONNECT_PAUSE_S)
+
     def connect(self) -> psycopg.Connection[Any]:
-        """A session of this client's own."""
+        """A session of this client's own. Raises psycopg.OperationalError."""
         return connect(self.shared.config.dsn, f"client-{self.shared.config.number}")
 
 

@@ -10,7 +10,8 @@ INSTANCE = "swarm"
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A node process. Times in milliseconds. `mutant` names a patch of the statements, None for the sound engine.
-    `pokes`: it announces work, and listens."""
+    `pokes`: it announces work, and listens. `max_sessions` as in `NodePolicy`; `clock_offset_s`: its clock is off by
+    that."""
 
     dsn: str
     name: str
@@ -23,6 +24,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_delay_ms: float
     drain_timeout_ms: float
     pokes: bool
+    max_sessions: int | None = None
+    clock_offset_s: float = 0.0
 
 
 class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):

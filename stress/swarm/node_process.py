@@ -1,6 +1,7 @@
 """A node of the swarm: `python -m stress.swarm.node_process`, configured over standard input.
 
-SIGTERM stops it gracefully. A mutant is applied here, to this process's catalogue; the engine knows nothing of it.
+SIGTERM stops it gracefully, and so does the stop byte on standard input, which can be sent before the process has come
+so far as to understand a signal. A mutant is applied here, to this process's catalogue; the engine knows nothing of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from invariants.history import Recorder
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import nodes_of
 from stress.scenarios import SCENARIOS
-from stress.swarm.child import receive_config
+from stress.swarm.child import STOP_BYTE, receive_config
+from stress.swarm.clock import set_clock_off
 from stress.swarm.configs import INSTANCE, NodeConfig
 from stress.swarm.deaf_node import DeafNode
 from stress.swarm.mutation import claim_names_for, limiter_for, maintenance_for, picker_for
@@ -49,8 +51,11 @@ async def serve(config: NodeConfig) -> int:
         max_poll_interval_ms=200.0,
         max_delay_ms=config.max_delay_ms,
         drain_timeout_ms=config.drain_timeout_ms,
+        max_sessions=config.max_sessions,
     )
     with Recorder(Path(config.history), config.name) as recorder:
+        # The recorder's own clock is the harness's, and is read before.
+        set_clock_off(config.clock_offset_s)
         kind = DeafNode if scenario.pokes == "dropped" else Node
         node = kind(
             config.dsn,
@@ -64,14 +69,17 @@ async def serve(config: NodeConfig) -> int:
         )
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, node.stop)
-        loop.add_reader(sys.stdin.fileno(), _lifeline)
+        loop.add_reader(sys.stdin.fileno(), _lifeline, node)
         await node.run()
     return node.abandoned_steps
 
 
-def _lifeline() -> None:
-    if os.read(sys.stdin.fileno(), 1) == b"":
-        os._exit(3)
+def _lifeline(node: Node) -> None:
+    match os.read(sys.stdin.fileno(), 1):
+        case b"":
+            os._exit(3)
+        case byte if byte == STOP_BYTE:
+            node.stop()
 
 
 def main() -> None:
