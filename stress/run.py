@@ -18,14 +18,14 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from engine.postgres import HarnessError, Profile, Server, Stopped, conninfo, provision
+from engine.postgres import HarnessError, InfrastructureError, Profile, Server, Stopped, conninfo, provision
 from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
 from invariants.ledger.process import RecorderError
@@ -36,7 +36,7 @@ from stress.config import RunConfig
 from stress.display import Display, Snapshot
 from stress.faults import FAULTS, PlannedFault, plan_faults
 from stress.faults.acts import ACTS
-from stress.faults.ground import Fault, Ground
+from stress.faults.ground import Fault, FaultStuck, Ground
 from stress.faults.plan import NODE, SERVER
 from stress.faults.proxy import LOOPBACK, Proxies
 from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stopped_run
@@ -112,8 +112,8 @@ class Run:
     def drain(self) -> None:
         """Phase 3."""
         self._enter("drain")
-        for fault in list(self.active):
-            self._heal(fault)
+        for active in self._in_healing_order(everything=True):
+            self._heal(active)
         self.swarm.stop_load()
         began = progressed = time.monotonic()
         last = self._look()
@@ -189,14 +189,23 @@ class Run:
 
     def _disturb(self) -> None:
         now = time.monotonic()
-        for active in [active for active in self.active if now >= active.heal_at]:
+        for active in [active for active in self._in_healing_order() if now >= active.heal_at]:
             self._heal(active)
+        if self.ground.down:
+            return
         for active in self.active:
             active.fault.tick()
         for planned in [planned for planned in self.planned if planned.at_s <= self._loaded_s()]:
             if self._has_room(planned):
                 self.planned.remove(planned)
                 self._inject(planned)
+
+    def _in_healing_order(self, *, everything: bool = False) -> list[Active]:
+        """A server that is down comes first, and unless `everything` is to be healed alone: the rest may need it."""
+        servers = [active for active in self.active if FAULTS[active.planned.name].site == SERVER]
+        if self.ground.down and not everything:
+            return servers
+        return servers + [active for active in self.active if active not in servers]
 
     def _has_room(self, planned: PlannedFault) -> bool:
         """A fault waits while one that began late is where the plan has it no longer."""
@@ -284,7 +293,7 @@ def _carry_out(started: Run) -> str | None:
         started.load()
         started.drain()
         started.rest()
-    except (Unfinished, ChildDied, RecorderError) as error:
+    except (Unfinished, ChildDied, RecorderError, FaultStuck, InfrastructureError) as error:
         return str(error)
     except psycopg.OperationalError as error:
         return f"the server went away: {type(error).__name__}"
@@ -314,9 +323,10 @@ def _run(
         try:
             yield run
         finally:
-            for active in run.active:
-                active.fault.abandon()
             swarm.destroy()
+            for active in run.active:
+                with suppress(FaultStuck):
+                    active.fault.abandon()
             run.connection.close()
 
 

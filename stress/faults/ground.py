@@ -27,6 +27,10 @@ LOCK_TIMEOUT_MS = 2_000
 THREAD_TIMEOUT_S = 15.0
 
 
+class FaultStuck(Exception):
+    """A fault that cannot be healed; the message says why."""
+
+
 @dataclass(slots=True)
 class Ground:
     """`proxies`: None where nothing in the run needs one. `notes`: the harness's own history, for a fault that does
@@ -41,9 +45,9 @@ class Ground:
     down: bool = False
     crashes: int = 0
 
-    def connect(self) -> psycopg.Connection[Any]:
-        """A session of a fault, in autocommit mode; a server that is being started again is waited for. Raises
-        psycopg.OperationalError."""
+    def connect(self, over: threading.Event | None = None) -> psycopg.Connection[Any]:
+        """A session of a fault, in autocommit mode; a server that is being started again is waited for, unless it is
+        `over`. Raises psycopg.OperationalError."""
         deadline = time.monotonic() + CONNECT_DEADLINE_S
         while True:
             try:
@@ -53,7 +57,7 @@ class Ground:
                 connection.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}".encode())
                 return connection
             except psycopg.OperationalError:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or (over is not None and over.is_set()):
                     raise
                 time.sleep(CONNECT_PAUSE_S)
 
@@ -107,7 +111,7 @@ class Background:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it and wait. Raises TimeoutError."""
+        """End it and wait. Raises FaultStuck."""
         self._over.set()
         connection = self._connection
         if connection is not None and not connection.closed:
@@ -117,12 +121,12 @@ class Background:
                 pass
         self._thread.join(THREAD_TIMEOUT_S)
         if self._thread.is_alive():
-            raise TimeoutError("a fault's statement did not end")
+            raise FaultStuck("a fault's statement did not end when it was cancelled")
 
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                with self._ground.connect() as self._connection:
+                with self._ground.connect(self._over) as self._connection:
                     while not self._over.is_set():
                         self._work(self._connection)
             except psycopg.Error:
