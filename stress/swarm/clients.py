@@ -57,7 +57,7 @@ class ClientUser(locust.User):
     def on_start(self) -> None:
         """Draw the seed and connect."""
         self.random = self.shared.next_random()
-        self.connection = self.connect()
+        self.connection = self.connected()
 
     def on_stop(self) -> None:
         """Hang up."""
@@ -83,7 +83,9 @@ class ClientUser(locust.User):
 
     def record(self, name: str, value: object, act: Callable[[], object]) -> None:
         """Do it and record what it answers, or how it failed."""
-        self.reconnect()
+        # Before the call, so that what is recorded as sent was sent.
+        if self.connection.closed or self.connection.broken:
+            self.connection = self.connected()
         recorder = self.shared.recorder
         token = recorder.invoke(name, value)
         began = time.perf_counter()
@@ -108,11 +110,11 @@ class ClientUser(locust.User):
             context={},
         )
 
-    def reconnect(self) -> None:
-        """Have a session, for as long as it takes: before a call, so that what is recorded of the call was sent."""
-        while self.connection.closed or self.connection.broken:
+    def connected(self) -> psycopg.Connection[Any]:
+        """A session of this client's own, tried for until the load ends: a server that is down comes back."""
+        while True:
             try:
-                self.connection = self.connect()
+                return self.connect()
             except psycopg.OperationalError:
                 gevent.sleep(RECONNECT_PAUSE_S)
 
