@@ -31,15 +31,14 @@ def migrate(connection: psycopg.Connection[Any], area: Area = "picker") -> int:
     migrations = load_migrations(area)
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
-        connection.execute(load_text("schema/ensure.sql"), prepare=False)
+        connection.execute(load_text("schema/ensure.sql"))
         found = schema_version(connection, area)
         if found > len(migrations):
             raise SchemaTooNew(
                 f"the {area}'s schema is at version {found}, this engine knows {len(migrations)}: upgrade it"
             )
         for migration in migrations[found:]:
-            # Several statements in one: nothing that could be prepared, whatever the connection prepares else.
-            connection.execute(migration.text, prepare=False)
+            connection.execute(migration.text)
             connection.execute(
                 "INSERT INTO pgreferee_migrations (area, version, name) VALUES (%s, %s, %s)",
                 (area, migration.version, migration.name),
