@@ -33,7 +33,8 @@ def connect(dsn: str, name: str) -> psycopg.Connection[Any]:
     return connection
 
 
-async def _configure(connection: psycopg.AsyncConnection[Any]) -> None:
+async def configure(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Set up a pooled session for `engine.operation.perform_async`."""
     await connection.execute(ISOLATION)
 
 
@@ -94,7 +95,7 @@ class Sessions:
             max_size=size,
             open=False,
             timeout=SESSION_TIMEOUT_S,
-            configure=_configure,
+            configure=configure,
             kwargs={"autocommit": True, "application_name": name, "prepare_threshold": 0},
         )
 
