@@ -2,8 +2,8 @@
 
 pytest_plugins = [
     "tests.fixtures.arena",
-    "tests.fixtures.courier",
     "tests.fixtures.node",
     "tests.fixtures.postgres",
     "tests.fixtures.race",
+    "tests.fixtures.courier",
 ]
