@@ -5,4 +5,5 @@ pytest_plugins = [
     "tests.fixtures.node",
     "tests.fixtures.postgres",
     "tests.fixtures.race",
+    "tests.fixtures.stores",
 ]
