@@ -81,7 +81,7 @@ class _Work:
 
 @dataclass(slots=True)
 class _Batch:
-    """What is to become of the messages of one claim: those that are not acknowledged are given back, some for a while."""
+    """What is to become of the messages of one claim. Those not acknowledged are given back, some for a while."""
 
     acks: list[Message] = field(default_factory=list)
     delays: dict[str, float] = field(default_factory=dict)

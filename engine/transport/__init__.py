@@ -2,5 +2,13 @@
 
 from engine.transport.clients import AsyncPostgresTransport, PostgresTransport
 from engine.transport.queue import GroupState, Message, Publication
+from engine.transport.sharded import AsyncShardedTransport
 
-__all__ = ["AsyncPostgresTransport", "GroupState", "Message", "PostgresTransport", "Publication"]
+__all__ = [
+    "AsyncPostgresTransport",
+    "AsyncShardedTransport",
+    "GroupState",
+    "Message",
+    "PostgresTransport",
+    "Publication",
+]

@@ -95,7 +95,9 @@ HUB = Chart(
         "hub",
         initial="open",
         states=(
-            State("open", on={"arrived": Go("../counting", do=_arrived, when=lambda scope: not _is_last(scope))}),
+            State(
+                "open", on={"arrived": Go("../counting", do=_arrived, when=lambda scope: not _is_last(scope))}
+            ),
             State("counting", on={"arrived": Go(None, do=_arrived, when=lambda scope: not _is_last(scope))}),
             State("full", final=True),
         ),

@@ -281,7 +281,9 @@ def test_a_second_first_save_is_a_conflict(store: Store, path: Path) -> None:
 
 
 @both_paths
-def test_an_event_that_was_processed_is_refused_whatever_its_caller_looked_up(store: Store, path: Path) -> None:
+def test_an_event_that_was_processed_is_refused_whatever_its_caller_looked_up(
+    store: Store, path: Path
+) -> None:
     subject = execution()
     do(store, path(subject, "m"))
     before = store.load("e")
@@ -301,7 +303,9 @@ def test_an_event_with_an_empty_id_is_an_event(store: Store, path: Path) -> None
 
 
 @both_paths
-def test_of_many_writers_at_one_version_one_wins_and_the_others_find_its(backend: Backend, path: Path) -> None:
+def test_of_many_writers_at_one_version_one_wins_and_the_others_find_its(
+    backend: Backend, path: Path
+) -> None:
     stores = [backend.open() for _ in range(WRITERS)]
     subject = execution()
     stores[0].save(subject)
@@ -438,7 +442,9 @@ def test_the_last_operation_on_a_timer_counts(store: Store) -> None:
     )  # fmt: skip
     assert store.due_timers(10.0) == [("e", "a", 2.0), ("e", "b", 3.0)]
 
-    store.commit(subject, timers=[TimerOp("cancel", "a"), TimerOp("schedule", "b", 5.0), TimerOp("cancel", "none")])
+    store.commit(
+        subject, timers=[TimerOp("cancel", "a"), TimerOp("schedule", "b", 5.0), TimerOp("cancel", "none")]
+    )
     assert store.due_timers(10.0) == [("e", "b", 5.0)]
 
 
@@ -584,7 +590,9 @@ def test_a_listing_is_filtered_and_complete_and_in_id_order(store: Store) -> Non
     for limit in (1, 3, 7, 20, 21):
         assert listed(store, limit) == [e[0] for e in every]
         assert listed(store, limit, status="DONE") == [e[0] for e in every if e[1] == "DONE"]
-        assert listed(store, limit, status=["DONE", "RUNNING", "DONE"]) == [e[0] for e in every if e[1] != "PENDING"]
+        assert listed(store, limit, status=["DONE", "RUNNING", "DONE"]) == [
+            e[0] for e in every if e[1] != "PENDING"
+        ]
         assert listed(store, limit, definition_id="d1") == [e[0] for e in every if e[2] == "d1"]
         assert listed(store, limit, roots_only=True) == [e[0] for e in every if e[3] is None]
         assert listed(store, limit, status=["DONE"], definition_id="d2", roots_only=False) == [
@@ -596,7 +604,15 @@ def test_a_listing_is_filtered_and_complete_and_in_id_order(store: Store) -> Non
 def test_a_summary_says_what_the_execution_says(store: Store) -> None:
     store.save(execution(status="DONE", outcome="paid", active_path="a/b", parent_id="p"))
     (item,) = store.list_executions().items
-    found = [item.id, item.definition_id, item.version, item.status, item.outcome, item.active_path, item.parent_id]
+    found = [
+        item.id,
+        item.definition_id,
+        item.version,
+        item.status,
+        item.outcome,
+        item.active_path,
+        item.parent_id,
+    ]
     assert found == ["e", "d", 1, "DONE", "paid", "a/b", "p"]
 
 
