@@ -6,4 +6,5 @@ pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.race",
     "tests.fixtures.courier",
+    "tests.fixtures.stores",
 ]

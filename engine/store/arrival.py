@@ -1,7 +1,7 @@
 """Waiting for a server that starts at the same time as we do, and for nothing else.
 
-The server says whether it is there (`PQping`, which needs no account); only while it is not, or is still starting up, is
-there anything to wait for. A wrong password or database fails at once, with one sentence that holds no secret.
+The server says whether it is there (`PQping`, which needs no account); only while it is not, or is still starting up,
+is there anything to wait for. A wrong password or database fails at once, with one sentence that holds no secret.
 """
 
 from __future__ import annotations

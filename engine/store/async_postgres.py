@@ -124,8 +124,8 @@ class AsyncPostgresStore:
         )  # fmt: skip
         try:
             await self._run_commit(self._operations.commit(commit))
-        except ConnectionLost as error:
-            raise CommitOutcomeUnknown(execution.id) from error.__cause__
+        except ConnectionLost as lost:
+            raise CommitOutcomeUnknown(execution.id) from lost.error
 
     async def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """As `PostgresStore.commit_many`."""
@@ -181,9 +181,8 @@ class AsyncPostgresStore:
     async def _run(self, operation: Operation[T]) -> T:
         try:
             return await self._run_commit(operation)
-        except ConnectionLost as error:
-            assert error.__cause__ is not None
-            raise error.__cause__ from None
+        except ConnectionLost as lost:
+            raise lost.error from None
 
     async def _run_commit(self, operation: Operation[T]) -> T:
         async with self._pool.connection() as connection:
@@ -191,7 +190,7 @@ class AsyncPostgresStore:
                 return await perform_async(connection, operation)
             except psycopg.Error as error:
                 if connection.closed:
-                    raise ConnectionLost from error
+                    raise ConnectionLost(error) from error
                 raise
             except BaseException as error:
                 if not isinstance(error, Exception):

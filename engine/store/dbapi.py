@@ -37,7 +37,11 @@ class Connection(Protocol):
 
 
 class CommitFailed(Exception):
-    """`commit()` raised; the cause is the driver's error."""
+    """`commit()` raised `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def prepare_session(connection: Connection) -> None:
@@ -126,7 +130,7 @@ def _commit(connection: Connection) -> None:
     try:
         connection.commit()
     except Exception as error:
-        raise CommitFailed from error
+        raise CommitFailed(error) from error
 
 
 def _roll_back(connection: Connection) -> None:

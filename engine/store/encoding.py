@@ -64,11 +64,11 @@ class Prepared:
     active_path: str | None
     parent_id: str | None
     event: str | None
-    # (target_id, event)
+    # Target and event.
     outbox: tuple[tuple[str | None, str], ...]
-    # (child_id, root_path, context)
+    # Child, its root path, its context.
     spawns: tuple[tuple[str, str, str], ...]
-    # (path, fire_at), None to disarm; one per path
+    # Path and fire_at, None to disarm; one per path.
     timers: tuple[tuple[str, float | None], ...]
     trace: str | None
 

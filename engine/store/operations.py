@@ -235,7 +235,8 @@ class Operations:
         except Exception:  # noqa: BLE001  # of whatever driver
             # The rest of the batch is committed: its callers must not be told otherwise for want of a number.
             return None, False
-        return rows[0]
+        found, processed = rows[0]
+        return found, processed
 
     def _commit_call(self, commits: Sequence[Prepared], expected: Sequence[int]) -> Call:
         numbered = list(enumerate(commits, 1))

@@ -52,7 +52,11 @@ class Driver(Protocol):
 
 
 class ConnectionLost(Exception):
-    """The connection was lost before the server answered; the cause is the driver's error."""
+    """The connection was lost before the server answered; `error` is what the driver said."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class PostgresStore:
@@ -142,8 +146,8 @@ class PostgresStore:
         )  # fmt: skip
         try:
             self._run_commit(self._operations.commit(commit))
-        except ConnectionLost as error:
-            raise CommitOutcomeUnknown(execution.id) from error.__cause__
+        except ConnectionLost as lost:
+            raise CommitOutcomeUnknown(execution.id) from lost.error
 
     def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """Many commits as if one came after the other; one answer each: None where it happened, else why not.
@@ -203,10 +207,9 @@ class PostgresStore:
     def _run(self, operation: Operation[T]) -> T:
         try:
             return self._run_commit(operation)
-        except ConnectionLost as error:
+        except ConnectionLost as lost:
             # A reading is to be asked again, and an ack or a trace's step that may be there twice does no harm.
-            assert error.__cause__ is not None
-            raise error.__cause__ from None
+            raise lost.error from None
 
     def _run_commit(self, operation: Operation[T]) -> T:
         with self._lock:
@@ -230,11 +233,10 @@ class _Injected:
         try:
             return dbapi.perform(self._connection, operation)
         except dbapi.CommitFailed as error:
-            cause = error.__cause__
-            assert cause is not None
+            cause = error.error
             # Without a SQLSTATE it was not the server that spoke. Before `commit()` a loss is no question: nothing was.
             if (state := sqlstate(cause)) is None or state.startswith(_LOST):
-                raise ConnectionLost from cause
+                raise ConnectionLost(cause) from cause
             raise cause from None
 
     def close(self) -> None:
@@ -259,7 +261,7 @@ class _Own:
             return operation.perform(self._connection, operation_)
         except psycopg.Error as error:
             if self._connection.closed:
-                raise ConnectionLost from error
+                raise ConnectionLost(error) from error
             raise
         except BaseException as error:
             # Interrupted anywhere between the first byte and the last: only a new connection is beyond doubt.
