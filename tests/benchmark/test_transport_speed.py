@@ -11,7 +11,7 @@ import pytest
 
 from engine.transport import PostgresTransport
 
-MESSAGES, GROUPS, BATCH = 2_000, 500, 100
+MESSAGES, GROUPS, BATCH = 600, 150, 100
 
 
 @pytest.fixture
