@@ -7,8 +7,9 @@ are the same for code that blocks.
 For a store and a transport that share a database (`engine.relay.handover`); others: `engine.relay.store_relay`. Any
 number may run at once, and any may die at any moment.
 
-Events without a target go to `on_broadcast`, at least once and in order; what it raises is counted as `broadcast_failed`,
-and the event and those behind it wait. Without a handler they are dropped, and counted as `broadcast_dropped`. Spawns that can never be done are left, and counted in every pass as `spawn_refused`.
+Events without a target go to `on_broadcast`, at least once and in order; what it raises is counted as
+`broadcast_failed`, and the event and those behind it wait. Without a handler they are dropped, and counted as
+`broadcast_dropped`. Spawns that can never be done are left, and counted in every pass as `spawn_refused`.
 
 Errors: as the transport's. Every call can be made again.
 """
