@@ -9,7 +9,7 @@ from __future__ import annotations
 # Locust first: it patches the standard library for gevent, and what is imported before it would not be cooperative.
 import locust  # isort: skip
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, TypeVar
 
@@ -19,16 +19,22 @@ import psycopg.waiting
 
 from engine.operation import Operation, perform
 from engine.picker import Delivery, Picker
+from engine.pokes import Debounce, notify
 from engine.sessions import connect, describe_error
+from engine.statements import Catalogue
 from invariants.history import Recorder
 from stress.scenarios import Converse, Insert, InsertMany, Scenario, Send
-from stress.swarm.configs import ClientsConfig
+from stress.swarm.configs import INSTANCE, ClientsConfig
 
 WINDOW_S = 0.25
 BACKLOG_CHECK_EVERY = 40
 BACKLOG_PAUSE_S = 0.1
 RECONNECT_PAUSE_S = 0.1
 BACKLOG = "SELECT count(*) FROM (SELECT 1 FROM gen_durable WHERE status = 'runnable' LIMIT %s) AS backlog"
+IN_QUEUE = """
+SELECT count(*) FROM (SELECT 1 FROM gen_durable WHERE status = 'runnable' AND queue = %s LIMIT %s) AS waiting
+"""
+POKE_DEBOUNCE_MS = 20.0
 
 
 T = TypeVar("T")
@@ -45,12 +51,20 @@ class Clients:
         self.scenario = scenario
         self.picker = picker
         self.recorder = recorder
+        self.full: frozenset[str] = frozenset()
+        self._catalogue = Catalogue.load()
+        self._debounce = Debounce(POKE_DEBOUNCE_MS)
         self._users = 0
 
     def next_random(self) -> Random:
         """The random source of the next user, derived from the run's seed."""
         self._users += 1
         return Random(f"clients/{self.config.seed}/{self.config.number}/{self._users}")
+
+    def poke(self, queues: Iterable[str]) -> tuple[list[str], Operation[None]] | None:
+        """The poke that new work on these queues deserves, and the queues in it; None for none."""
+        due = [] if self.scenario.pokes == "none" else self._debounce.due(queues)
+        return (due, notify(self._catalogue, INSTANCE, due)) if due else None
 
 
 class ClientUser(locust.User):
@@ -83,17 +97,28 @@ class ClientUser(locust.User):
         act = self.shared.scenario.next_operation(self._random, int(time.time() / WINDOW_S))
         picker = self.shared.picker
         match act:
+            case Insert(planned) if planned.job.queue in self.shared.full:
+                return
             case Insert(planned):
                 self._call("insert", {"job": planned.described()}, picker.insert(planned.job), _id)
+                self._poke([planned.job.queue])
             case InsertMany(batch):
                 jobs = [planned.job for planned in batch]
                 described = [planned.described() for planned in batch]
                 self._call("insert_many", {"jobs": described}, picker.insert_many(jobs), _ids)
+                self._poke(job.queue for job in jobs)
             case Converse(planned, sends):
                 row = self._call("insert", {"job": planned.described()}, picker.insert(planned.job), _id)
+                self._poke([planned.job.queue])
                 if row is not None:
                     for send in sends:
                         self._send(send, row["id"], planned.job.correlation_key)
+                    self._poke([planned.job.queue])
+
+    def _poke(self, queues: Iterable[str]) -> None:
+        if (poke := self.shared.poke(queues)) is not None:
+            due, operation = poke
+            self._call("notify", {"queues": due}, operation, _nothing)
 
     def _send(self, send: Send, row: int | None, key: str | None) -> None:
         """Deliver as often as asked, and then until the answer is known."""
@@ -106,6 +131,8 @@ class ClientUser(locust.User):
             "name": send.name,
             "dedup": send.dedup,
         }
+        if send.pause_ms:
+            gevent.sleep(send.pause_ms / 1000)
         left = send.copies
         while left > 0:
             operation = self.shared.picker.signal(target, send.name, send.payload, send.dedup)
@@ -148,9 +175,17 @@ class ClientUser(locust.User):
         return told
 
     def _backlog_is_full(self) -> bool:
-        limit = self.shared.scenario.max_backlog
-        row = self._connection.execute(BACKLOG, (limit,)).fetchone()
-        return row is not None and row[0] >= limit
+        scenario = self.shared.scenario
+        self.shared.full = frozenset(
+            queue
+            for queue, most in scenario.max_in_queue.items()
+            if self._count(IN_QUEUE, queue, most) >= most
+        )
+        return self._count(BACKLOG, scenario.max_backlog) >= scenario.max_backlog
+
+    def _count(self, query: str, *parameters: object) -> int:
+        row = self._connection.execute(query.encode(), parameters).fetchone()
+        return 0 if row is None else int(row[0])
 
     def _connect(self) -> psycopg.Connection[Any]:
         return connect(self.shared.config.dsn, f"client-{self.shared.config.number}")
@@ -162,6 +197,10 @@ def _id(row: int | None) -> dict[str, Any]:
 
 def _ids(rows: list[int | None]) -> dict[str, Any]:
     return {"ids": rows}
+
+
+def _nothing(_: object) -> dict[str, Any]:
+    return {}
 
 
 def _delivery(delivery: Delivery) -> dict[str, Any]:

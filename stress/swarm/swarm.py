@@ -64,6 +64,7 @@ class Swarm:
             reap_interval_ms=knobs.REAP_INTERVAL_MS,
             max_delay_ms=knobs.MAX_DELAY_MS,
             drain_timeout_ms=knobs.DRAIN_TIMEOUT_MS,
+            pokes=SCENARIOS[self.config.scenario].pokes_at(place),
         )
         self.nodes[place] = Child.start(name, "stress.swarm.node_process", node, self._log(name))
         return self.nodes[place]
