@@ -5,7 +5,6 @@ pytest_plugins = [
     "tests.fixtures.race",
     "tests.fixtures.arena",
     "tests.fixtures.node",
-    "tests.fixtures.postgres",
     "tests.fixtures.race",
     "tests.fixtures.courier",
     "tests.fixtures.stores",
