@@ -4,8 +4,8 @@
 pytest_plugins = [
     "tests.fixtures.race",
     "tests.fixtures.arena",
-    "tests.fixtures.node",
-    "tests.fixtures.race",
     "tests.fixtures.courier",
+    "tests.fixtures.node",
+    "tests.fixtures.postgres",
     "tests.fixtures.stores",
 ]
