@@ -10,10 +10,11 @@ from engine.statements import Catalogue
 
 # Steps of the protocol that a node's process takes differently. `claims-named-by-worker`: every claim of a
 # node carries one name, the worker's, as in picker.md; the node is given `name_claim` accordingly. The others are
-# pickers and nodes of `invariants/mutants/protocol.py`.
+# pickers, limiters and nodes of `invariants/mutants/protocol.py`.
 ProtocolStep = Literal[
     "claims-named-by-worker", "riders-of-the-stale", "children-after-update", "placeholder-per-value",
-    "serialise-outside-guard", "min-demand-unclamped",
+    "serialise-outside-guard", "min-demand-unclamped", "inline-onto-any-key", "admits-before-it-continues",
+    "sleep-until-poked",
 ]  # fmt: skip
 
 

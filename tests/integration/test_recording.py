@@ -22,8 +22,8 @@ from invariants.ledger.frames import NAME, read_transactions
 from invariants.ledger.process import RecorderError, RecorderProcess
 from invariants.ledger.reader import LedgerUnavailable
 from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES
-from tests.fixtures.arena import DEADLINE_S, Arena, commit, of, verdicts
-from tests.integration.test_mutants import OpenArena, job
+from tests.fixtures.arena import DEADLINE_S, Arena, OpenArena, commit, of, verdicts
+from tests.fixtures.steps import job
 
 SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
 CUT_STREAMS = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE state = 'streaming'"
@@ -182,6 +182,13 @@ def test_a_recorder_whose_parent_is_gone_cleans_up(migrated: str, tmp_path: Path
         assert count(migrated, SLOTS) == 1
     assert count(migrated, SLOTS) == count(migrated, PUBLICATIONS) == 0
     assert read_ledger_summary(tmp_path).reason == "the parent is gone"
+
+
+def test_a_recording_that_is_abandoned_says_why(migrated: str, tmp_path: Path) -> None:
+    recorder = RecorderProcess(migrated, tmp_path)
+    recorder.abandon("the run was interrupted")
+    assert count(migrated, SLOTS) == count(migrated, PUBLICATIONS) == 0
+    assert read_ledger_summary(tmp_path).reason == "the run was interrupted"
 
 
 def test_a_killed_recorder_leaves_a_ledger_that_is_judged_as_cut(open_arena: OpenArena) -> None:
