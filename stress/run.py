@@ -251,7 +251,7 @@ def _on_server(config: RunConfig, server: Server, folder: Path, display: Display
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         for area in SCENARIOS[config.scenario].subject.areas:
             migrate(connection, area)
-        for statement in () if config.mutant is None else REGISTRY[config.mutant].schema:
+        for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
             connection.execute(statement.encode())
         with _run(config, server, folder, display, connection) as started:
             stopped = _carry_out(started)
@@ -285,7 +285,7 @@ def _run(
         nodes=config.nodes,
         lease_s=knobs.LEASE_TTL_MS / 1000,
     )
-    swarm = Swarm(config, server.dsn, folder)
+    swarm = Swarm(config, (server.dsn,), folder)
     with Recording.started(server, folder) as recording:
         try:
             yield Run(config, server, folder, display, swarm, recording, connection, list(planned))

@@ -16,22 +16,27 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Self
+from typing import Any, Self
 
 from engine.observer import LoggingObserver, Observer
 from engine.relay import AsyncRelay, AsyncStoreRelay, AsyncTimerSweeper, Polling
+from engine.relay.handover import Handover
 from engine.relay.polling import poll
 from engine.statechart.chart import Chart
 from engine.statechart.step import start_event
 from engine.statechart.worker import BATCH, LEASE_S, Worker
+from engine.statements import Catalogue
 from engine.store import AsyncShardedStore, Emit, Execution
+from engine.store.encoding import TRACE_MAX
 from engine.transport import AsyncShardedTransport
+from engine.transport.queue import Queue
 
 POOL_SIZE = 8
 
 
 class Stack:
-    """Open it with `async with`; then `run`. `observer` is told what worker, relay and sweeper do."""
+    """Open it with `async with`; then `run`. `observer` is told what worker, relay and sweeper do. `catalogue`, `queue`
+    and `handover`: statements and operations, for tests that break them."""
 
     def __init__(
         self,
@@ -42,8 +47,13 @@ class Stack:
         lease_s: float = LEASE_S,
         pool_size: int = POOL_SIZE,
         polling: Polling | None = None,
+        trace_max: int = TRACE_MAX,
         observer: Observer | None = None,
+        catalogue: Catalogue | None = None,
+        queue: Queue | None = None,
+        handover: Handover | None = None,
     ) -> None:
+        self._trace_max, self._catalogue, self._queue, self._handover = trace_max, catalogue, queue, handover
         self._dsns, self._charts = tuple(dsns), tuple(charts)
         self._batch, self._lease_s, self._pool_size = batch, lease_s, pool_size
         self._polling = Polling() if polling is None else polling
@@ -58,7 +68,7 @@ class Stack:
             self.store = await enter(await AsyncShardedStore.from_dsns(self._dsns, pool_size=self._pool_size))
             self.transport = await enter(
                 await AsyncShardedTransport.from_dsns(
-                    self._dsns, pool_size=self._pool_size, observer=self._observer
+                    self._dsns, pool_size=self._pool_size, observer=self._observer, queue=self._queue
                 )
             )
             worker = Worker(
@@ -71,11 +81,16 @@ class Stack:
                 observer=self._observer,
             )
             self._loops = [worker.run]
+            loops: dict[str, Any] = {
+                "polling": self._polling,
+                "observer": self._observer,
+                "handover": self._handover,
+            }
             for dsn in self._dsns:
-                sweeper = AsyncTimerSweeper(dsn, polling=self._polling, observer=self._observer)
+                sweeper = AsyncTimerSweeper(dsn, **loops)
                 self._loops.append((await enter(sweeper)).run)
             if len(self._dsns) == 1:
-                relay = AsyncRelay(self._dsns[0], polling=self._polling, observer=self._observer)
+                relay = AsyncRelay(self._dsns[0], **loops)
                 self._loops.append((await enter(relay)).run)
             else:
                 self._loops.append(self._relay_across)

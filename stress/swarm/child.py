@@ -122,3 +122,9 @@ def _read_line(descriptor: int) -> bytes:
     while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
         line += byte
     return bytes(line)
+
+
+def lifeline() -> None:
+    """In a child's event loop, when standard input can be read: exit where the parent is gone."""
+    if os.read(sys.stdin.fileno(), 1) == b"":
+        os._exit(3)

@@ -10,9 +10,9 @@ INSTANCE = "swarm"
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A node process. Times in milliseconds. `mutant` names a patch of the statements, None for the sound engine.
-    `pokes`: it announces work, and listens."""
+    `place`: where among the nodes it runs, from 0."""
 
-    dsn: str
+    dsns: tuple[str, ...]
     name: str
     scenario: str
     mutant: str | None
@@ -22,13 +22,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     reap_interval_ms: float
     max_delay_ms: float
     drain_timeout_ms: float
-    pokes: bool
+    place: int
 
 
 class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A Locust worker: its users' connections, seed and histories. `number` tells workers apart."""
 
-    dsn: str
+    dsns: tuple[str, ...]
     number: int
     seed: int
     scenario: str

@@ -16,8 +16,8 @@ from engine.policy import NodePolicy
 from invariants.history import Recorder
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import nodes_of
-from stress.scenarios import SCENARIOS
-from stress.swarm.child import receive_config
+from stress.scenarios import SCENARIOS, Scenario
+from stress.swarm.child import lifeline, receive_config
 from stress.swarm.configs import INSTANCE, NodeConfig
 from stress.swarm.deaf_node import DeafNode
 from stress.swarm.mutation import claim_names_for, limiter_for, maintenance_for, picker_for
@@ -32,6 +32,7 @@ EXPIRE_INTERVAL_MS = 200.0
 async def serve(config: NodeConfig) -> int:
     """Run the node until SIGTERM; the process's exit status."""
     scenario = SCENARIOS[config.scenario]
+    assert isinstance(scenario, Scenario)
     policy = NodePolicy(
         instance=INSTANCE,
         node=config.name,
@@ -44,7 +45,7 @@ async def serve(config: NodeConfig) -> int:
         gc_interval_ms=GC_INTERVAL_MS,
         gc=scenario.retention_ms is not None,
         retention_ms=scenario.retention_ms or 0.0,
-        pokes=config.pokes,
+        pokes=scenario.pokes_at(config.place),
         poll_interval_ms=20.0,
         max_poll_interval_ms=200.0,
         max_delay_ms=config.max_delay_ms,
@@ -53,7 +54,7 @@ async def serve(config: NodeConfig) -> int:
     with Recorder(Path(config.history), config.name) as recorder:
         kind = DeafNode if scenario.pokes == "dropped" else Node
         node = kind(
-            config.dsn,
+            config.dsns[0],
             policy,
             scenario.machines,
             picker=picker_for(config.mutant),
@@ -64,14 +65,9 @@ async def serve(config: NodeConfig) -> int:
         )
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, node.stop)
-        loop.add_reader(sys.stdin.fileno(), _lifeline)
+        loop.add_reader(sys.stdin.fileno(), lifeline)
         await node.run()
     return node.abandoned_steps
-
-
-def _lifeline() -> None:
-    if os.read(sys.stdin.fileno(), 1) == b"":
-        os._exit(3)
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ class Swarm:
     """Starts, disturbs and ends the children. All in the runner's main thread."""
 
     config: RunConfig
-    dsn: str
+    dsns: tuple[str, ...]
     folder: Path
     nodes: dict[int, Child] = field(default_factory=dict)
     clients: list[Child] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Swarm:
         self._generation += 1
         name = f"node-{place + 1}.{self._generation}"
         node = NodeConfig(
-            dsn=self.dsn,
+            dsns=self.dsns,
             name=name,
             scenario=self.config.scenario,
             mutant=self.config.mutant,
@@ -65,7 +65,7 @@ class Swarm:
             reap_interval_ms=knobs.REAP_INTERVAL_MS,
             max_delay_ms=knobs.MAX_DELAY_MS,
             drain_timeout_ms=knobs.DRAIN_TIMEOUT_MS,
-            pokes=scenario.pokes_at(place),
+            place=place,
         )
         self.nodes[place] = Child.start(name, scenario.subject.node, node, self._log(name))
         return self.nodes[place]
@@ -105,7 +105,7 @@ class Swarm:
         for number in range(knobs.LOCUST_WORKERS):
             name = f"client-{number}"
             worker = ClientsConfig(
-                dsn=self.dsn,
+                dsns=self.dsns,
                 number=number,
                 seed=self.config.seed,
                 scenario=self.config.scenario,
