@@ -21,8 +21,9 @@ def next_acts(random: Random, _: int) -> tuple[Act, ...]:
     hub = f"{random.getrandbits(128):032x}"
     parcels = [f"{random.getrandbits(128):032x}" for _ in range(random.randint(*PARCELS))]
     executions: list[tuple[str, str, dict[str, Any]]] = [(HUB.definition_id, hub, {"expected": len(parcels)})]
-    for parcel in parcels:
-        executions.append((PARCEL.definition_id, parcel, {"hub": hub, "label": "x" * random.randrange(9)}))
+    executions += (
+        (PARCEL.definition_id, each, {"hub": hub, "label": "x" * random.randrange(9)}) for each in parcels
+    )
     random.shuffle(executions)
     acts: list[Act] = [Start(tuple(executions), together=random.random() < 0.5, ends=True)]
     for parcel in parcels:
@@ -47,7 +48,7 @@ STATECHART = StoreScenario(
     charts=CHARTS,
     next_acts=next_acts,
     clients=8,
-    pause_ms=60.0,
+    pause_ms=150.0,
     max_backlog=400,
     exercises=(
         "outbox-no-loss", "effect-once", "timer-rearm", "spawn-once", "trace-ring", "listing-complete",
