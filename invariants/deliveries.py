@@ -244,8 +244,10 @@ class TimerRearm(Watcher):
     def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
         super().__init__(columns, witness)
         self._fired: dict[tuple[str, str, float], list[Operation]] = {}
+        # Where no sweep is on record, nobody says what was fired.
+        self._sweeps = self.named("relay.timers")
         self._unknown_sweeps = False
-        for sweep in self.named("relay.timers"):
+        for sweep in self._sweeps:
             if sweep.type == "ok":
                 for execution, path, fire_at in sweep.result["fired"]:
                     self._fired.setdefault((execution, path, fire_at), []).append(sweep)
@@ -273,7 +275,7 @@ class TimerRearm(Watcher):
                 self._cancelled[key] = operation
 
     def _swept(self, transaction: Transaction, timed: Timed, key: tuple[str, str, float]) -> None:
-        if key not in self._fired and not self._unknown_sweeps:
+        if self._sweeps and key not in self._fired and not self._unknown_sweeps:
             fired = [at for execution, path, at in self._fired if (execution, path) == key[:2]]
             told = (
                 f"fired for {', '.join(f'{at:.6f}' for at in sorted(fired))} only" if fired else "never fired"
