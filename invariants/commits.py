@@ -22,8 +22,8 @@ from invariants.stored import FORKED, MARKED, SAVED, SENT, TIMED, TRACED, Saved
 from invariants.witness import Witness, error_of, is_undecided
 
 COMMIT: Final = "store.commit"
-# What a commit may be refused with.
-REFUSALS: Final = ("StoreConflict", "EventAlreadyProcessed")
+# What a commit may be refused with; the last, before anything is sent.
+REFUSALS: Final = ("StoreConflict", "EventAlreadyProcessed", "UnstorableValue")
 
 
 class _Version(msgspec.Struct):
@@ -129,10 +129,12 @@ class CommitAtomic(Watcher):
             if execution not in bumped:
                 self._add(transaction, execution, f"{what} without a new version of it")
         sent = [one.seq for one in stored.sent if one.born]
-        if sent and not bumped:
+        # A timer that fires becomes a row of the outbox, in the transaction that removes it.
+        fired = sum(one.after is None for one in stored.timed)
+        if len(sent) > fired and not bumped:
             self.findings.add(
-                f"outbox row {sent[0]} is written in a transaction that writes no execution",
-                (), transaction.number, (), [("outbox", str(sent[0]))],
+                f"outbox row {sent[-1]} is written in a transaction that writes no execution",
+                (), transaction.number, (), [("outbox", str(sent[-1]))],
             )  # fmt: skip
         self.checked += len(effects) + len(sent) + len(bumped)
         if bumped and self.witness is not None:

@@ -39,6 +39,14 @@ def event_id(event: bytes) -> str | None:
         return None
 
 
+def delivered(operation: Operation) -> list[int] | None:
+    """The rows that a relay says it delivered, in its order, before or after it did; None where it says neither."""
+    told: list[int] | None = operation.value.get("seqs")
+    if told is None and operation.type == "ok":
+        told = operation.result["seqs"]
+    return told
+
+
 class _Emit(msgspec.Struct):
     """An emit on its way. `emitter` is None where several executions were written in its transaction."""
 
@@ -52,7 +60,7 @@ class _Emit(msgspec.Struct):
 
 class OutboxNoLoss(Watcher):
     """Follows each emit from its commit to its acknowledgement, and where the transport is in the same ledger to its
-    publication too."""
+    publication too. The order is that of one emitter to one target: no other is one that anybody can see."""
 
     name = "outbox-no-loss"
     statement = (
@@ -67,14 +75,19 @@ class OutboxNoLoss(Watcher):
         self._pending: dict[int, _Emit] = {}
         self._published: dict[tuple[str, str], list[_Emit]] = {}
         self._emitted: dict[str, int] = {}
-        self._delivered: dict[str, int] = {}
+        # The youngest row delivered, by emitter and target: relays hand targets over side by side.
+        self._delivered: dict[tuple[str, str], int] = {}
         # Acknowledged and not published: a loss only where the relay publishes at all.
         self._early: dict[tuple[str, str], _Emit] = {}
         self._lost: list[_Emit] = []
         self._publishes = False
         self._named: dict[int, list[Operation]] = {}
-        for operation in self.named("relay.deliver"):
-            for seq in operation.value["seqs"]:
+        # One that took what it could and never said what that was may have delivered any row.
+        self._unknown = False
+        for operation in (*self.named("relay.deliver"), *self.named("relay.broadcast")):
+            seqs = delivered(operation)
+            self._unknown |= seqs is None
+            for seq in seqs or ():
                 self._named.setdefault(seq, []).append(operation)
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
@@ -119,16 +132,18 @@ class OutboxNoLoss(Watcher):
                 continue
             emit.delivered = True
             if emit.emitter is not None:
-                latest = self._delivered.get(emit.emitter, 0)
+                lane = (emit.emitter, group)
+                latest = self._delivered.get(lane, 0)
                 if emit.seq < latest:
                     self._add(transaction, emit, f"was delivered after row {latest} of the same emitter")
-                self._delivered[emit.emitter] = max(emit.seq, latest)
+                self._delivered[lane] = max(emit.seq, latest)
 
     def _acknowledge(self, transaction: Transaction, seq: int) -> None:
         emit = self._pending.pop(seq, None)
         if emit is None:
             return
-        if self._named and not any(o.type != "fail" for o in self._named.get(seq, ())):
+        told = self._named and not self._unknown
+        if told and not any(o.type != "fail" for o in self._named.get(seq, ())):
             self._add(
                 transaction, emit, "was acknowledged, and no relay delivered it", self._named.get(seq, [])
             )
@@ -149,8 +164,8 @@ class OutboxNoLoss(Watcher):
 
     def conclude(self, rest: Rest) -> str | None:
         for operation in self.named("relay.deliver"):
-            seqs = operation.value["seqs"]
-            if list(seqs) != sorted(seqs):
+            seqs = list(delivered(operation) or ())
+            if seqs != sorted(seqs):
                 self.findings.add(
                     f"{operation.process} delivers rows {seqs}: not oldest first", (), None, [operation]
                 )

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -17,7 +18,7 @@ from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Transaction
 from invariants.rules import Rest, Watcher
 from invariants.stored import LEASED, QUEUED, Lease, Leased
-from invariants.witness import Witness
+from invariants.witness import Witness, is_undecided
 
 # Claims that overtake a ready group may be under way when it becomes ready, and a group whose row a publisher locks at
 # that moment is skipped: by so many a round may be longer than the number of the other groups.
@@ -27,6 +28,44 @@ ROUND_SLACK: Final = 8
 def about(group: str) -> list[tuple[str, str]]:
     """Evidence of a group."""
     return [("group", group)]
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """One message's acknowledgement. `done` is what was told, None where nobody was told anything."""
+
+    group: str
+    seq: int
+    token: str
+    done: bool | None
+    operation: Operation
+
+
+def acks_of(operations: Iterable[Operation]) -> list[Ack]:
+    """The acknowledgements of these operations, each of which has one or several."""
+    acks: list[Ack] = []
+    for operation in operations:
+        several = "messages" in operation.value
+        items = operation.value["messages"] if several else [operation.value]
+        told: list[bool | None] = [None] * len(items)
+        if operation.type == "ok":
+            told = operation.result if several else [operation.result]
+        elif operation.type == "fail" and not is_undecided(operation):
+            told = [False] * len(items)
+        acks += [
+            Ack(item["group"], item["seq"], item["token"], done, operation)
+            for item, done in zip(items, told, strict=True)
+        ]
+    return acks
+
+
+def _published(operation: Operation) -> list[tuple[str, int]]:
+    """Groups and numbers of the messages that a publish was told are there."""
+    if operation.type != "ok":
+        return []
+    if "messages" not in operation.value:
+        return [(operation.value["group"], operation.result["seq"])]
+    groups = [group for group, _ in operation.value["messages"]]
+    return list(zip(groups, operation.result["seqs"], strict=True))
 
 
 def taken(leased: Leased) -> bool:
@@ -117,10 +156,9 @@ class LeaseFenced(Watcher):
 
     def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
         super().__init__(columns, witness)
-        self._acks: dict[tuple[str, int], list[Operation]] = {}
-        for operation in self.named("transport.ack"):
-            key = (operation.value["group"], operation.value["seq"])
-            self._acks.setdefault(key, []).append(operation)
+        self._acks: dict[tuple[str, int], list[Ack]] = {}
+        for ack in acks_of(self.named("transport.ack")):
+            self._acks.setdefault((ack.group, ack.seq), []).append(ack)
         self._held: set[tuple[str, str]] = set()
         self._deleted: set[tuple[str, int]] = set()
 
@@ -146,12 +184,12 @@ class LeaseFenced(Watcher):
                 self.findings.add(
                     f"group {queued.group}: message {queued.seq} goes while {holder or 'nobody'} holds the group: "
                     f"{problem}",
-                    (), transaction.number, acks, about(queued.group),
+                    (), transaction.number, [ack.operation for ack in acks], about(queued.group),
                 )  # fmt: skip
 
     def conclude(self, _: Rest) -> str | None:
         for (group, seq), acks in self._acks.items():
-            told = [ack for ack in acks if ack.type == "ok" and ack.result]
+            told = [ack.operation for ack in acks if ack.done]
             if told and (group, seq) not in self._deleted:
                 self._add(
                     group,
@@ -182,13 +220,13 @@ def _holder(changes: Changes, group: str) -> str | None:
     return None if row is None or row[1] is None else row[1].decode(errors="replace")
 
 
-def _unfenced(acks: list[Operation], holder: str | None) -> str | None:
+def _unfenced(acks: list[Ack], holder: str | None) -> str | None:
     """What is wrong with a message's end, given all acknowledgements of it."""
-    told = [ack.value["token"] for ack in acks if ack.type == "ok" and ack.result]
+    told = [ack.token for ack in acks if ack.done]
     strange = [token for token in told if token != holder]
     if strange:
         return f"{strange[0]} was told that its ack took effect"
-    maybe = [ack.value["token"] for ack in acks if ack.type != "ok"]
+    maybe = [ack.token for ack in acks if ack.done is None]
     if not told and holder not in maybe:
         return "every ack was told that it changed nothing"
     return None
@@ -210,11 +248,8 @@ class NoLostMessage(Watcher):
         self._rows: set[str] = set()
         self._last = 0
         self._published: set[int] = set()
-        self._acked = {
-            (operation.value["group"], operation.value["seq"])
-            for operation in self.named("transport.ack")
-            if operation.type != "ok" or operation.result
-        }
+        acks = acks_of(self.named("transport.ack"))
+        self._acked = {(ack.group, ack.seq) for ack in acks if ack.done is not False}
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         stored = changes.stored
@@ -251,12 +286,12 @@ class NoLostMessage(Watcher):
 
     def conclude(self, rest: Rest) -> str | None:
         for publish in self.named("transport.publish"):
-            if publish.type == "ok" and publish.result["seq"] not in self._published:
-                group = publish.value["group"]
-                self.findings.add(
-                    f"group {group}: message {publish.result['seq']} was told published, and never was",
-                    (), None, [publish], about(group),
-                )  # fmt: skip
+            for group, seq in _published(publish):
+                if seq not in self._published:
+                    self.findings.add(
+                        f"group {group}: message {seq} was told published, and never was",
+                        (), None, [publish], about(group),
+                    )  # fmt: skip
         if rest.evidence.at_rest:
             for group, waiting in self._waiting.items():
                 self._add(None, group, f"at rest {len(waiting)} messages wait, the first is {min(waiting)}")

@@ -32,13 +32,14 @@ The contract of values, per operation, as nodes and clients record them (`invoke
                        say {"version": the object's, "clean": no transaction was left open}; `info` is what
                        CommitOutcomeUnknown says
     store.list         {"filters": {…}}                   → {"ids": [of one complete paging]}
-    relay.deliver      {"seqs": [oldest first]}           → {}
-    relay.spawn        {"seqs"}                           → {}
+    relay.deliver      {"seqs": [oldest first]}           → {}, or {} → {"seqs"}; relay.broadcast the same
+    relay.spawn        {}                                 → {"seqs"}
     relay.timers       {}                                 → {"fired": [[execution, path, fire_at], …]}
-    transport.publish  {"group", "event": event id}       → {"seq"}
-    transport.claim    {"token"}                          → {"group", "seq", "event"} or None
-    transport.ack      {"group", "seq", "token"}          → true, or false where the fence failed
-    transport.nack     the same
+    transport.publish  {"group", "event": event id}       → {"seq"}, or {"messages": [[group, event id], …]} → {"seqs"}
+    transport.claim    {"token"}                          → M = {"group", "seq", "event"} or None, or [M, …]
+    transport.ack      {"group", "seq", "token"}          → true, or false where the fence failed; or
+                       {"messages": [those, …]}           → [true or false, …]
+    transport.nack     {"group", "token"}                 → true or false
 
 kind is that of the outcome: next, retry, done, stop, await, childs, continue. J is {"fsm", "queue", "priority",
 "concurrency_key", "correlation_key", "scope": [statuses], "expect": E or None}, and E, the end that its machine

@@ -99,6 +99,14 @@ def marker_without_state(trace: StoreTrace) -> None:
     trace.put("processed_events", "a", "e1").done()
 
 
+def fired_twice(trace: StoreTrace) -> None:
+    trace.commit("a", 1, arm=[("wait", 1.0)])
+    trace.drop("timers", "a", "wait")
+    trace.emit("a", "timer")
+    trace.emit("a", "timer")
+    trace.done()
+
+
 def timer_without_state(trace: StoreTrace) -> None:
     trace.version("b", 1).put("timers", "a", "wait", 1.0).done()
 
@@ -432,6 +440,7 @@ BROKEN: list[tuple[str, Callable[[StoreTrace], None], str]] = [
         outbox_without_state,
         "outbox row 1 is written in a transaction that writes no execution",
     ),
+    ("commit-atomic", fired_twice, "outbox row 2 is written in a transaction that writes no execution"),
     ("commit-atomic", marker_without_state, "event e1 is marked without a new version"),
     ("commit-atomic", timer_without_state, "timer wait is armed without a new version"),
     ("commit-atomic", fork_without_state, "child a.1 is forked without a new version"),
@@ -609,6 +618,54 @@ def test_an_unanswered_ack_may_be_the_one_that_took_effect() -> None:
     trace.did("consumer", "transport.ack", {"group": "g", "seq": seq, "token": "t"}, None, "info")
     assert trace.of("lease-fenced").verdict == "held"
     assert trace.of("no-lost-message").verdict == "held"
+
+
+def test_many_messages_in_one_call_are_judged_like_one() -> None:
+    sound, broken = StoreTrace(), StoreTrace()
+    for trace, fence in ((sound, [True, False]), (broken, [True, True])):
+        one, two = trace.publish("g", "m", told=False), trace.publish("h", "m", told=False)
+        value = {"messages": [["g", "m"], ["h", "m"]]}
+        trace.did("client", "transport.publish", value, {"seqs": [one, two]})
+        trace.claim("g", "t", one)
+        trace.claim("h", "other", two)
+        trace.ack("g", "t", one, told=False)
+        trace.operations.pop()
+        acks = [{"group": "g", "seq": one, "token": "t"}, {"group": "h", "seq": two, "token": "t"}]
+        trace.did("consumer", "transport.ack", {"messages": acks}, fence)
+    assert sound.of("lease-fenced").verdict == "held"
+    assert broken.of("lease-fenced").verdict == "violated"
+    at_work = msgspec.structs.replace(AT_REST, at_rest=False)
+    assert sound.of("no-lost-message", at_work).violations == ()
+
+
+def test_a_relay_may_say_what_it_delivered_only_afterwards() -> None:
+    sound, lost, unknown = StoreTrace(), StoreTrace(), StoreTrace()
+    for trace in (sound, lost, unknown):
+        one, two = trace.commit("a", 1, emits=[("b", "e1"), ("c", "e2")])
+        trace.did("relay", "relay.deliver", {}, {"seqs": [one, two] if trace is sound else [one]})
+        trace.drop("outbox", one).drop("outbox", two).done()
+    unknown.did("relay", "relay.deliver", {}, None, "info")
+    assert sound.of("outbox-no-loss").verdict == "held"
+    assert lost.of("outbox-no-loss").verdict == "violated"
+    assert unknown.of("outbox-no-loss").verdict == "held"
+
+
+def test_emits_to_several_targets_are_delivered_side_by_side() -> None:
+    trace = StoreTrace()
+    seqs = trace.commit("a", 1, emits=[("b", "e1"), ("c", "e2")])
+    trace.publish("c", "e2")
+    trace.publish("b", "e1")
+    trace.delivered(*seqs)
+    assert trace.of("outbox-no-loss").verdict == "held"
+
+
+def test_a_timer_that_fires_becomes_a_row_of_the_outbox_in_the_same_transaction() -> None:
+    trace = StoreTrace()
+    trace.commit("a", 1, arm=[("wait", 1.0)])
+    trace.drop("timers", "a", "wait")
+    trace.emit("a", "timer")
+    trace.done()
+    assert trace.of("commit-atomic").verdict == "held"
 
 
 def test_a_put_off_group_is_not_overtaken() -> None:
