@@ -9,7 +9,8 @@ that broke for a reason of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
@@ -25,6 +26,7 @@ from models.limiter_machine import START as LIMITER_START
 from models.limiter_machine import limiter_machine
 from models.machine import START, OutOfTime, Tally, picker_machine
 from models.sessions import Sessions
+from models.store_machine import on_postgres, on_shards, on_sqlite
 
 Verdict = Literal["held", "violated", "unknown"]
 
@@ -50,6 +52,16 @@ MACHINES: Mapping[str, tuple[MachineFactory, datetime]] = {
     "picker": (picker_machine, START),
     "limiter": (limiter_machine, LIMITER_START),
 }
+
+Binding = Callable[[Tally], type[RuleBasedStateMachine]]
+
+# Machines that open what they are held against themselves.
+OPENED: Mapping[str, Callable[[str, Catalogue | None, Sequence[str]], AbstractContextManager[Binding]]] = {
+    "store": on_postgres,
+    "store-sqlite": on_sqlite,
+    "store-sharded": on_shards,
+}
+NAMES = (*MACHINES, *OPENED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,7 @@ def fuzz(
     seed: int,
     profile: Profile = PROFILES["ci"],
     catalogue: Catalogue | None = None,
+    schema: Sequence[str] = (),
     shrink_seconds: float = float("inf"),
     rounds: int | None = None,
 ) -> Finding:
@@ -85,15 +98,15 @@ def fuzz(
 
     `rounds` ends it earlier: so many rounds are the same work on a slow machine and on a fast one.
 
-    `catalogue` puts other statements in the place of the engine's. Raises ValueError for a database that is not empty,
-    and psycopg.OperationalError where it cannot be reached at the start.
+    `catalogue` puts other statements in the place of the engine's; `schema` is run after the migrations of the machines
+    that open their own. Raises ValueError for a database that is not empty, and psycopg.OperationalError where it
+    cannot be reached at the start.
     """
-    factory, start = MACHINES[machine]
     began = time.monotonic()
     tally = Tally(deadline=began + seconds, shrink_seconds=shrink_seconds)
-    with Sessions.opened(dsn, start) as sessions:
+    with _bound(machine, dsn, catalogue, schema) as bound:
         for done in count(1):
-            verdict, reason, evidence = _round(factory(sessions, tally, catalogue), tally, seed, profile)
+            verdict, reason, evidence = _round(bound(tally), tally, seed, profile)
             spent = time.monotonic() - began
             if verdict != "held" or spent >= seconds or done == rounds:
                 found = None if tally.first_failure is None else tally.first_failure - began
@@ -102,6 +115,17 @@ def fuzz(
                 )
             seed += 1
     raise AssertionError("unreachable: the loop ends by returning")
+
+
+@contextmanager
+def _bound(machine: str, dsn: str, catalogue: Catalogue | None, schema: Sequence[str]) -> Iterator[Binding]:
+    if machine in OPENED:
+        with OPENED[machine](dsn, catalogue, schema) as binding:
+            yield binding
+        return
+    factory, start = MACHINES[machine]
+    with Sessions.opened(dsn, start) as sessions:
+        yield lambda tally: factory(sessions, tally, catalogue)
 
 
 def _round(
