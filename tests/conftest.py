@@ -2,6 +2,7 @@
 
 pytest_plugins = [
     "tests.fixtures.arena",
+    "tests.fixtures.courier",
     "tests.fixtures.node",
     "tests.fixtures.postgres",
     "tests.fixtures.race",

@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeAlias, TypeVar
 from uuid import uuid4
 
-from engine.dsn import INTERVAL_S, RETRIES, prepare
 from engine.observer import LoggingObserver, Observer
 from engine.operation import Operation
-from engine.sessions import Session, Sessions
+from engine.schema import migrate
+from engine.sessions import Session, Sessions, connect
+from engine.store.arrival import INTERVAL_S, RETRIES, await_server
 from engine.store.execution import Event
 from engine.transport.queue import LEASE_S, GroupState, Message, Publication, Queue
 
@@ -116,8 +117,8 @@ class PostgresTransport:
     def from_dsn(
         cls, dsn: str, *, retries: int = RETRIES, interval_s: float = INTERVAL_S, **options: Any
     ) -> Self:
-        """A transport whose tables are there: waits for the server and migrates. Raises psycopg.Error."""
-        prepare(dsn, "transport", NAME, retries=retries, interval_s=interval_s)
+        """A transport whose tables are there: waits for the server and migrates. Raises InfrastructureError."""
+        _prepare(dsn, retries, interval_s)
         return cls(dsn, **options)
 
     def __enter__(self) -> Self:
@@ -217,7 +218,7 @@ class AsyncPostgresTransport:
         cls, dsn: str, *, retries: int = RETRIES, interval_s: float = INTERVAL_S, **options: Any
     ) -> Self:
         """As `PostgresTransport.from_dsn`, and open."""
-        await asyncio.to_thread(prepare, dsn, "transport", NAME, retries=retries, interval_s=interval_s)
+        await asyncio.to_thread(_prepare, dsn, retries, interval_s)
         transport = cls(dsn, **options)
         await transport.open()
         return transport
@@ -303,6 +304,12 @@ class AsyncPostgresTransport:
 
     async def _run(self, task: _Task[T]) -> T:
         return await self._sessions.run(*task)
+
+
+def _prepare(dsn: str, retries: int, interval_s: float) -> None:
+    await_server(dsn, retries, interval_s)
+    with connect(dsn, NAME) as connection:
+        migrate(connection, "transport")
 
 
 def _event_id(event: Event | str) -> str:

@@ -14,7 +14,6 @@ Rules (store.md, "PostgresTransport"; those of the tables are in `engine/sql/sch
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -25,7 +24,7 @@ import msgspec
 from engine.operation import Operation, call
 from engine.statements import Catalogue
 from engine.store.execution import PRIORITIES, Event
-from engine.values import UnstorableValue, check_key, check_text
+from engine.values import UnstorableValue, check_key, check_text, to_json_text
 
 LEASE_S = 30.0
 # Groups of one claim, and of one listing.
@@ -163,14 +162,7 @@ def event_text(event: Event | str) -> str:
     """An event as it is stored. Raises UnstorableValue for what Postgres cannot hold."""
     if isinstance(event, str):
         return check_text("event", event)
-    try:
-        # Not msgspec's: that one writes NaN as null.
-        text = json.dumps(
-            msgspec.to_builtins(event), allow_nan=False, ensure_ascii=False, separators=(",", ":")
-        )
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UnstorableValue(f"event {event.id!r} is no JSON: {error}") from None
-    return check_text("event", text)
+    return to_json_text("event", msgspec.to_builtins(event))
 
 
 def _checked_priority(priority: int | None) -> int | None:

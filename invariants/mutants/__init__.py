@@ -7,7 +7,16 @@ knows nothing of them. `REGISTRY` holds all by name.
 
 from invariants.mutants.mutant import DriftedPatchError, Mutant, Patch, ProtocolStep
 from invariants.mutants.picker import PICKER_MUTANTS
+from invariants.mutants.transport import TRANSPORT_MUTANTS
 
-REGISTRY: dict[str, Mutant] = {mutant.name: mutant for mutant in PICKER_MUTANTS}
+REGISTRY: dict[str, Mutant] = {mutant.name: mutant for mutant in (*PICKER_MUTANTS, *TRANSPORT_MUTANTS)}
 
-__all__ = ["REGISTRY", "DriftedPatchError", "Mutant", "Patch", "ProtocolStep"]
+__all__ = [
+    "PICKER_MUTANTS",
+    "REGISTRY",
+    "TRANSPORT_MUTANTS",
+    "DriftedPatchError",
+    "Mutant",
+    "Patch",
+    "ProtocolStep",
+]

@@ -1,8 +1,8 @@
 -- Make children: element i of $2 (ids), $3 (definitions), $4 (data), $5 (parents), $6 (start events) and $7 (priorities)
 -- is one. Publishes the start events and removes the spawns $1. Returns the ids of those that were not there before.
 -- One statement, one transaction: a child is there together with its start event, and its spawn is gone.
--- Index: the primary keys. Race: the child was made before, by hand or by a spawn that named it too. It stays as it is;
--- its start event is sent again, under the same id.
+-- Index: the primary keys. Race: the child was made before, by hand or by a spawn that named it too. It stays as it
+-- is; its start event is sent again, under the same id.
 WITH child AS MATERIALIZED (
     SELECT c.id, c.definition, c.data, c.parent, c.event, c.priority
     FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[])
@@ -28,7 +28,7 @@ batch AS MATERIALIZED (
 )
 
 SELECT
-    ARRAY(SELECT m.id FROM made AS m) AS made,
+    (SELECT coalesce(array_agg(m.id), '{}') FROM made AS m) AS made,
     (SELECT count(*) FROM acked) AS acked,
     (SELECT count(*) FROM transport_publish(b.ids, b.events, b.priorities, NULL)) AS published
 FROM batch AS b

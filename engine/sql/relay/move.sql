@@ -3,8 +3,8 @@
 -- One statement, one transaction: a row is in the outbox or in the transport, never in both or in neither, whatever
 -- dies. No process holds a lane between two round trips.
 -- Index: outbox_lane, to find busy lanes and for their first rows; spawns_child; the primary key of outbox.
--- Race 1: two relays. A lane's rows go in the order of their seqs only if one relay at a time takes from it; SKIP LOCKED
--- would give the second relay the later rows of a target first. The lane's lock is only ever tried.
+-- Race 1: two relays. A lane's rows go in the order of their seqs only if one relay at a time takes from it; SKIP
+-- LOCKED would give the second relay the later rows of a target first. The lane's lock is only ever tried.
 -- Race 2: this snapshot is older than what the lane's former holder has committed. The rows it took are gone when they
 -- are to be deleted, and only what was deleted is published.
 -- Race 3: a commit that drew a lower seq is still open. It comes later; nothing remembers how far the relay has come.

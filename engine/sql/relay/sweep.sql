@@ -1,11 +1,11 @@
 -- Fire up to $2 timers that are due at $1, null for the server's clock: each becomes an event in the outbox. Returns
 -- them, oldest due first.
--- One statement, one transaction: a timer is armed, or its event is in the outbox. A sweep cannot fire what a cancel has
--- removed, nor remove what was armed anew, also to the same instant: it removes the row that it fires.
+-- One statement, one transaction: a timer is armed, or its event is in the outbox. A sweep cannot fire what a cancel
+-- has removed, nor remove what was armed anew, also to the same instant: it removes the row that it fires.
 -- Index: timers_due; the primary key.
 -- Race 1: another sweep. SKIP LOCKED.
--- Race 2: a commit cancels or re-arms a timer that this snapshot still shows. Its row is locked, passed over, and looked
--- at by the next sweep; where it was changed just before the lock, the newest version must be due as well.
+-- Race 2: a commit cancels or re-arms a timer that this snapshot still shows. Its row is locked, passed over, and
+-- looked at by the next sweep; where it was changed just before the lock, the newest version must be due as well.
 -- The event's id ends in its outbox seq: a timer armed anew to the same instant fires anew, under another id.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::double precision, extract(EPOCH FROM clock_timestamp())::double precision) AS instant

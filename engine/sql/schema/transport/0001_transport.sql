@@ -19,13 +19,13 @@
 
 CREATE TABLE transport_messages (
     seq bigserial PRIMARY KEY,
-    group_id text NOT NULL,
+    group_id text COLLATE "C" NOT NULL,
     event text NOT NULL
 );
 CREATE INDEX transport_messages_group ON transport_messages (group_id, seq);
 
 CREATE TABLE transport_groups (
-    group_id text PRIMARY KEY,
+    group_id text COLLATE "C" PRIMARY KEY,
     locked_by text,
     -- Seconds since the epoch. NaN sorts above every number: such a group would never be claimed again.
     lock_expiry double precision NOT NULL CHECK (lock_expiry > '-infinity' AND lock_expiry < 'infinity'),
@@ -53,9 +53,9 @@ BEGIN
     -- A row that was there a moment ago may be removed before it is locked: then it is made anew.
     FOR attempt IN 1..100 LOOP
         INSERT INTO transport_groups AS g (group_id, lock_expiry, priority)
-        SELECT DISTINCT ON (m.name) m.name, transport_clock(at), coalesce(m.priority, 0)
+        SELECT DISTINCT ON (m.name COLLATE "C") m.name, transport_clock(at), coalesce(m.priority, 0)
         FROM unnest(names, priorities) WITH ORDINALITY AS m (name, priority, place)
-        ORDER BY m.name, m.place
+        ORDER BY m.name COLLATE "C", m.place
         ON CONFLICT (group_id) DO NOTHING;
         IF wanted = (
             SELECT count(*) FROM (
@@ -172,7 +172,7 @@ BEGIN
     FOR item IN
         SELECT n.name, n.seq, n.holder, n.place
         FROM unnest(names, seqs, holders) WITH ORDINALITY AS n (name, seq, holder, place)
-        ORDER BY n.name, n.place
+        ORDER BY n.name COLLATE "C", n.place
     LOOP
         place := item.place;
         done := false;
