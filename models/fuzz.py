@@ -27,6 +27,7 @@ from models.limiter_machine import limiter_machine
 from models.machine import START, OutOfTime, Tally, picker_machine
 from models.sessions import Sessions
 from models.store_machine import on_postgres, on_shards, on_sqlite
+from models.transport_machine import on_transport
 
 Verdict = Literal["held", "violated", "unknown"]
 
@@ -60,6 +61,7 @@ OPENED: Mapping[str, Callable[[str, Catalogue | None, Sequence[str]], AbstractCo
     "store": on_postgres,
     "store-sqlite": on_sqlite,
     "store-sharded": on_shards,
+    "transport": on_transport,
 }
 NAMES = (*MACHINES, *OPENED)
 

@@ -398,3 +398,8 @@ refused_documents: st.SearchStrategy[Any] = st.one_of(
     ),
     st.builds(lambda before, after: before + "\udc80" + after, _json_texts, _json_texts),
 )  # fmt: skip
+
+# Groups that meet, and what their messages say: an event's JSON or any other text.
+CROWDED_GROUPS = ("a", "b", "B", "", "é", "k" * MAX_INDEXED_BYTES)
+crowded_groups = st.one_of(_one_of_values(CROWDED_GROUPS[:3]), _one_of_values(CROWDED_GROUPS))
+message_texts = st.one_of(_one_of_values(('{"id":"e","kind":"k"}', "", "\\x00")), _stored_texts)

@@ -134,11 +134,12 @@ def sharded(dsn: str, catalogue: Catalogue | None, schema: Sequence[str]) -> Ite
         file = sqlite3.connect(path, isolation_level=None)
         stack.callback(file.close)
 
+        resets: list[Callable[[], None]] = [*(_reset(reader) for reader in readers), lambda: _empty(file)]
+
         def reset() -> None:
             for each in resets:
                 each()
 
-        resets = [*(_reset(reader) for reader in readers), lambda: _empty(file)]
         queries = [*(_query(reader) for reader in readers), _query(file)]
         yield Subject(sessions, lambda: _tables(queries), reset, len(queries))
 
