@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -67,7 +68,7 @@ class OutboxNoLoss(Watcher):
         "every committed emit is delivered at least once, in emission order per emitter, and acked only after "
         "delivery"
     )
-    groups = SENT | QUEUED
+    groups = SENT | QUEUED | FORKED
     needs_rest = True
 
     def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
@@ -81,6 +82,8 @@ class OutboxNoLoss(Watcher):
         self._early: dict[tuple[str, str], _Emit] = {}
         self._lost: list[_Emit] = []
         self._publishes = False
+        # Children that are still to be made, each with the number of its spawns.
+        self._unborn: dict[str, int] = {}
         self._named: dict[int, list[Operation]] = {}
         # One that took what it could and never said what that was may have delivered any row.
         self._unknown = False
@@ -100,6 +103,10 @@ class OutboxNoLoss(Watcher):
                     transaction,
                     _Emit(sent.seq, emitter, sent.target, event_id(sent.event), transaction.number),
                 )
+        for forked in stored.forked:
+            count = self._unborn.pop(forked.child, 0) + (1 if forked.born else -1)
+            if count > 0:
+                self._unborn[forked.child] = count
         for queued in stored.queued:
             if queued.born:
                 self._publish(transaction, queued.group, event_id(queued.event))
@@ -131,6 +138,8 @@ class OutboxNoLoss(Watcher):
             if emit.delivered:
                 continue
             emit.delivered = True
+            if group in self._unborn:
+                self._add(transaction, emit, "was delivered before its target was made")
             if emit.emitter is not None:
                 lane = (emit.emitter, group)
                 latest = self._delivered.get(lane, 0)
@@ -253,7 +262,7 @@ class TimerRearm(Watcher):
         "a re-armed timer survives a stale sweep; a cancelled one never fires after the cancel's commit was "
         "seen"
     )
-    groups = SAVED | TIMED
+    groups = SAVED | TIMED | SENT
     needs_history = True
 
     def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
@@ -269,11 +278,15 @@ class TimerRearm(Watcher):
             else:
                 self._unknown_sweeps = True
         self._armed: set[tuple[str, str, float]] = set()
+        # Ids of the events that timers became.
+        self._events: set[str] = set()
         # The commits that cancelled a timer which was not armed for the same time again.
         self._cancelled: dict[tuple[str, str, float], Operation] = {}
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         written = {saved.id: saved.after for saved in changes.stored.saved if saved.after is not None}
+        if not written:
+            self._fire(transaction, changes)
         for timed in changes.stored.timed:
             self.checked += 1
             if timed.after is not None:
@@ -288,6 +301,23 @@ class TimerRearm(Watcher):
                 self._swept(transaction, timed, key)
             elif (operation := writer(self.witness, timed.execution, version)) is not None:
                 self._cancelled[key] = operation
+
+    def _fire(self, transaction: Transaction, changes: Changes) -> None:
+        """What stands in the outbox without a commit is a timer that fired, and it goes with that."""
+        gone = Counter(timed.execution for timed in changes.stored.timed if timed.after is None)
+        for sent in changes.stored.sent:
+            if not sent.born:
+                continue
+            event, target = event_id(sent.event) or "no id", sent.target or ""
+            if event in self._events:
+                self._add(transaction, target, f"event {event} was the event of an earlier firing too")
+            elif not gone[target]:
+                self._add(transaction, target, f"event {event} goes out, and no timer with it")
+            self._events.add(event)
+            gone[target] -= 1
+
+    def _add(self, transaction: Transaction, execution: str, problem: str) -> None:
+        self.findings.add(f"execution {execution}: {problem}", (), transaction.number, (), about(execution))
 
     def _swept(self, transaction: Transaction, timed: Timed, key: tuple[str, str, float]) -> None:
         if self._sweeps and key not in self._fired and not self._unknown_sweeps:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -56,6 +56,21 @@ def acks_of(operations: Iterable[Operation]) -> list[Ack]:
             for item, done in zip(items, told, strict=True)
         ]
     return acks
+
+
+def handed_of(claims: Iterable[Operation]) -> dict[tuple[str, str], tuple[int, Operation]]:
+    """Which message a claim was handed, by group and token. A token that was used twice tells nothing."""
+    handed: dict[tuple[str, str], tuple[int, Operation]] = {}
+    twice: set[tuple[str, str]] = set()
+    for claim in claims:
+        if claim.type != "ok" or not claim.result:
+            continue
+        for message in claim.result if isinstance(claim.result, list) else [claim.result]:
+            key = (message["group"], claim.value["token"])
+            if key in handed:
+                twice.add(key)
+            handed[key] = (message["seq"], claim)
+    return {key: message for key, message in handed.items() if key not in twice}
 
 
 def _published(operation: Operation) -> list[tuple[str, int]]:
@@ -114,15 +129,16 @@ def _told(lease: Lease) -> tuple[str | None, float | None, int]:
 
 
 class GroupFifo(Watcher):
-    """No message goes while an older one of its group stays: older in its number and in its commit."""
+    """No message is handed out or goes while an older one of its group stays: older in its number and in its commit."""
 
     name = "group-fifo"
     statement = "the messages of a group are consumed first in, first out"
-    groups = QUEUED
+    groups = QUEUED | LEASED
 
     def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
         super().__init__(columns, witness)
         self._waiting: dict[str, dict[int, None]] = {}
+        self._handed = handed_of(self.named("transport.claim"))
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         for queued in changes.stored.queued:
@@ -131,19 +147,48 @@ class GroupFifo(Watcher):
                 waiting[queued.seq] = None
                 continue
             self.checked += 1
-            for seq in waiting:
-                if seq == queued.seq:
-                    break
-                # A smaller number that was committed later is no older: publishers do not agree on who was first.
-                if seq < queued.seq:
-                    self.findings.add(
-                        f"group {queued.group}: message {queued.seq} goes before message {seq}, published earlier",
-                        (), transaction.number, (), about(queued.group),
-                    )  # fmt: skip
-                    break
+            older = _older(waiting, queued.seq)
+            if older is not None:
+                self._add(
+                    transaction,
+                    queued.group,
+                    f"message {queued.seq} goes before message {older}, published earlier",
+                )
             waiting.pop(queued.seq, None)
             if not waiting:
                 del self._waiting[queued.group]
+        for leased in changes.stored.leased:
+            if taken(leased) and leased.after is not None:
+                self._hand_out(transaction, leased.group, leased.after.holder or "")
+
+    def _hand_out(self, transaction: Transaction, group: str, token: str) -> None:
+        handed = self._handed.get((group, token))
+        if handed is None:
+            return
+        self.checked += 1
+        seq, operation = handed
+        waiting = self._waiting.get(group, {})
+        if seq not in waiting:
+            self._add(transaction, group, f"message {seq} is handed out, and is gone", [operation])
+        elif (older := _older(waiting, seq)) is not None:
+            problem = f"message {seq} is handed out before message {older}, published earlier"
+            self._add(transaction, group, problem, [operation])
+
+    def _add(
+        self, transaction: Transaction, group: str, problem: str, operations: Sequence[Operation] = ()
+    ) -> None:
+        self.findings.add(f"group {group}: {problem}", (), transaction.number, operations, about(group))
+
+
+def _older(waiting: Iterable[int], seq: int) -> int | None:
+    """A message that was committed earlier and has a smaller number. One of the two is not enough: publishers that
+    were at work at the same time need not agree on who was first."""
+    for each in waiting:
+        if each == seq:
+            return None
+        if each < seq:
+            return each
+    return None
 
 
 class LeaseFenced(Watcher):

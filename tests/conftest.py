@@ -3,6 +3,7 @@
 pytest_plugins = [
     "tests.fixtures.arena",
     "tests.fixtures.courier",
+    "tests.fixtures.depot",
     "tests.fixtures.node",
     "tests.fixtures.postgres",
     "tests.fixtures.race",

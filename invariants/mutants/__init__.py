@@ -7,13 +7,17 @@ knows nothing of them. `REGISTRY` holds all by name.
 
 from invariants.mutants.mutant import DriftedPatchError, Mutant, Patch, ProtocolStep
 from invariants.mutants.picker import PICKER_MUTANTS
+from invariants.mutants.store import STORE_MUTANTS
 from invariants.mutants.transport import TRANSPORT_MUTANTS
 
-REGISTRY: dict[str, Mutant] = {mutant.name: mutant for mutant in (*PICKER_MUTANTS, *TRANSPORT_MUTANTS)}
+REGISTRY: dict[str, Mutant] = {
+    mutant.name: mutant for mutant in (*PICKER_MUTANTS, *STORE_MUTANTS, *TRANSPORT_MUTANTS)
+}
 
 __all__ = [
     "PICKER_MUTANTS",
     "REGISTRY",
+    "STORE_MUTANTS",
     "TRANSPORT_MUTANTS",
     "DriftedPatchError",
     "Mutant",

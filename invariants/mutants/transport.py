@@ -135,7 +135,7 @@ TRANSPORT_MUTANTS: Final = (
     Mutant(
         name="head-from-snapshot",
         summary="the head message is read together with the group, before the group is locked, as in one statement",
-        caught_by=("group-exclusive",),
+        caught_by=("group-fifo",),
         functions={
             "transport_claim": (
                 Patch(

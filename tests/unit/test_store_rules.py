@@ -249,6 +249,27 @@ def fired_from_nowhere(trace: StoreTrace) -> None:
     trace.fired("a", "wait", 11.0)
 
 
+def cancelled_under_a_sweep(trace: StoreTrace) -> None:
+    trace.commit("a", 1, arm=[("wait", 10.0)])
+    trace.commit("a", 2, cancel=["wait"])
+    trace.emit("a", "timer")
+    trace.done()
+
+
+def fired_under_one_id(trace: StoreTrace) -> None:
+    for version in (1, 2):
+        trace.commit("a", version, arm=[("wait", 10.0)])
+        trace.drop("timers", "a", "wait")
+        trace.emit("a", "timer")
+        trace.done()
+
+
+def delivered_to_the_unborn(trace: StoreTrace) -> None:
+    seqs = trace.commit("a", 1, emits=[("a.1", "e1")], forks=["a.1"])
+    trace.publish("a.1", "e1")
+    trace.delivered(*seqs)
+
+
 def child_never_made(trace: StoreTrace) -> None:
     trace.commit("a", 1, forks=["a.1"])
     trace.drop("spawns", 1).done()
@@ -363,6 +384,19 @@ def youngest_first(trace: StoreTrace) -> None:
     trace.ack("g", "t1", second, last=False)
 
 
+def gone_and_handed_out(trace: StoreTrace) -> None:
+    first, second = trace.publish("g", "m"), trace.publish("g", "n")
+    trace.claim("g", "t1", first)
+    trace.ack("g", "t1", first, last=False)
+    trace.claim("g", "t2", first)
+    trace.ack("g", "t2", second)
+
+
+def youngest_handed_out(trace: StoreTrace) -> None:
+    trace.publish("g", "m")
+    trace.claim("g", "t1", trace.publish("g", "n"))
+
+
 def acknowledged_by_an_old_lease(trace: StoreTrace) -> None:
     seq = trace.publish("g", "m")
     trace.claim("g", "t1", seq, lease=-1)
@@ -472,6 +506,9 @@ BROKEN: list[tuple[str, Callable[[StoreTrace], None], str]] = [
     ("timer-rearm", fired_after_its_cancel, "was cancelled by a commit that had been answered before"),
     ("timer-rearm", fired_after_it_was_moved, "was cancelled by a commit that had been answered before"),
     ("timer-rearm", fired_from_nowhere, "for 11.000000, which was never armed"),
+    ("timer-rearm", cancelled_under_a_sweep, "event timer goes out, and no timer with it"),
+    ("timer-rearm", fired_under_one_id, "event timer was the event of an earlier firing too"),
+    ("outbox-no-loss", delivered_to_the_unborn, "was delivered before its target was made"),
     ("spawn-once", child_never_made, "child a.1 of a was acknowledged and not made"),
     ("spawn-once", child_left_at_rest, "child a.1 of a is still to be made at rest"),
     ("spawn-once", child_made_over, "child a.1 is made a second time, over version 2"),
@@ -495,6 +532,8 @@ BROKEN: list[tuple[str, Callable[[StoreTrace], None], str]] = [
     ),
     ("group-exclusive", taken_while_held, "t2 takes it while t1 holds it for 29.000000 s more"),
     ("group-exclusive", publish_clears_the_lease, "a publish ended the lease of t1"),
+    ("group-fifo", gone_and_handed_out, "message 1 is handed out, and is gone"),
+    ("group-fifo", youngest_handed_out, "message 2 is handed out before message 1, published earlier"),
     ("group-fifo", youngest_first, "message 2 goes before message 1, published earlier"),
     (
         "lease-fenced",
