@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -192,7 +193,8 @@ def _older(waiting: Iterable[int], seq: int) -> int | None:
 
 
 class LeaseFenced(Watcher):
-    """Whoever was told that an acknowledgement took effect held the group when it did."""
+    """Whoever was told that an ack, a nack or a renewal took effect held the group when it did. A token that two claims
+    carry tells nobody which of them that is."""
 
     name = "lease-fenced"
     statement = "an old lease changes nothing: an ack or nack takes effect only for the group's holder"
@@ -204,16 +206,22 @@ class LeaseFenced(Watcher):
         self._acks: dict[tuple[str, int], list[Ack]] = {}
         for ack in acks_of(self.named("transport.ack")):
             self._acks.setdefault((ack.group, ack.seq), []).append(ack)
-        self._held: set[tuple[str, str]] = set()
+        # By group and holder, how often a lease was given back, and how often it stayed and was written.
+        self._returned: Counter[tuple[str, str]] = Counter()
+        self._renewed: Counter[tuple[str, str]] = Counter()
         self._deleted: set[tuple[str, int]] = set()
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         stored = changes.stored
         holders: dict[str, str | None] = {}
+        acked = {queued.group for queued in stored.queued if not queued.born}
         for leased in stored.leased:
-            if leased.after is not None and leased.after.holder is not None:
-                self._held.add((leased.group, leased.after.holder))
-            holders.setdefault(leased.group, None if leased.before is None else leased.before.holder)
+            holder = None if leased.before is None else leased.before.holder
+            holders.setdefault(leased.group, holder)
+            if holder is not None and leased.after is not None and leased.group not in acked:
+                kept = leased.after.holder == holder
+                if kept or leased.after.holder is None:
+                    (self._renewed if kept else self._returned)[leased.group, holder] += 1
         for queued in stored.queued:
             if queued.born:
                 continue
@@ -222,7 +230,6 @@ class LeaseFenced(Watcher):
             acks = self._acks.get(key, [])
             if not acks:
                 continue
-            self.checked += 1
             holder = holders[queued.group] if queued.group in holders else _holder(changes, queued.group)
             problem = _unfenced(acks, holder)
             if problem is not None:
@@ -234,6 +241,7 @@ class LeaseFenced(Watcher):
 
     def conclude(self, _: Rest) -> str | None:
         for (group, seq), acks in self._acks.items():
+            self.checked += len(acks)
             told = [ack.operation for ack in acks if ack.done]
             if told and (group, seq) not in self._deleted:
                 self._add(
@@ -241,19 +249,31 @@ class LeaseFenced(Watcher):
                     f"an ack of message {seq} was told that it took effect, and the message stayed",
                     told,
                 )
-        for nack in self.named("transport.nack"):
-            self.checked += 1
-            if (
-                nack.type == "ok"
-                and nack.result
-                and (nack.value["group"], nack.value["token"]) not in self._held
-            ):
-                self._add(
-                    nack.value["group"],
-                    f"a nack of {nack.value['token']}, who never held it, took effect",
-                    [nack],
-                )
+        self._hold_against("transport.nack", "nack", self._returned)
+        self._hold_against("transport.extend", "renewal", self._renewed)
+        self._find_twins()
         return None
+
+    def _hold_against(self, name: str, what: str, done: Counter[tuple[str, str]]) -> None:
+        """Whoever was told that it took effect must have been the holder as often."""
+        told: dict[tuple[str, str], list[Operation]] = {}
+        for operation in self.named(name):
+            self.checked += 1
+            if operation.type == "ok" and operation.result:
+                told.setdefault((operation.value["group"], operation.value["token"]), []).append(operation)
+        for (group, token), operations in told.items():
+            if len(operations) > done[group, token]:
+                problem = f"a {what} of {token}, who did not hold it, took effect"
+                self._add(group, problem, operations)
+
+    def _find_twins(self) -> None:
+        claims: dict[str, list[Operation]] = {}
+        for claim in self.named("transport.claim"):
+            if claim.type == "ok" and claim.result:
+                claims.setdefault(claim.value["token"], []).append(claim)
+        for token, twins in claims.items():
+            if len(twins) > 1:
+                self.findings.add(f"{len(twins)} claims carry the token {token}", (), None, twins)
 
     def _add(self, group: str, problem: str, operations: list[Operation]) -> None:
         self.findings.add(f"group {group}: {problem}", (), None, operations, about(group))

@@ -39,7 +39,7 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     transport.claim    {"token"}                          → M = {"group", "seq", "event"} or None, or [M, …]
     transport.ack      {"group", "seq", "token"}          → true, or false where the fence failed; or
                        {"messages": [those, …]}           → [true or false, …]
-    transport.nack     {"group", "token"}                 → true or false
+    transport.nack     {"group", "token"}                 → true or false; transport.extend the same
 
 kind is that of the outcome: next, retry, done, stop, await, childs, continue. J is {"fsm", "queue", "priority",
 "concurrency_key", "correlation_key", "scope": [statuses], "expect": E or None}, and E, the end that its machine

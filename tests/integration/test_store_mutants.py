@@ -112,8 +112,10 @@ def rearmed_for_the_same_instant(depot: Depot) -> None:
 
 def relay_dies(depot: Depot) -> None:
     """After two requests; what the first relay left the next one takes."""
-    depot.client("one").commit(draft("a"), [emit("b", "e1")])
+    one, execution = depot.client("one"), draft("a")
+    one.commit(execution, [emit("b", "e1")])
     depot.courier("mortal").deliver(2)
+    one.commit(execution, [emit("b", "e2")])
     depot.courier("relay").deliver()
 
 
@@ -239,6 +241,7 @@ SCRIPTS: dict[str, Callable[[Depot], None]] = {
     "spawn-overwrites": forked_twice,
     "ack-without-token": old_acks,
     "nack-without-token": old_gives_back,
+    "extend-without-token": old_renews,
     "token-is-worker": old_acks,
     "ack-any-message": ack_of_another_message,
     "publish-clears-lease": publish_into_a_lease,

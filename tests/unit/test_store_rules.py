@@ -57,8 +57,12 @@ def full() -> StoreTrace:
     trace.acked("h", "t3", 3, told=False)
     trace.ack("h", "t4", 3)
     trace.claim("g", "t5", 4)
-    trace.did("consumer", "transport.nack", {"group": "g", "seq": 4, "token": "t5"}, True)
-    trace.ack("g", "t5", 4)
+    trace.put("transport_groups", "g", None, clock(0), 0).done()
+    trace.did("consumer", "transport.nack", {"group": "g", "token": "t5"}, True)
+    trace.claim("g", "t6", 4)
+    trace.put("transport_groups", "g", "t6", clock(99), 0).done()
+    trace.did("consumer", "transport.extend", {"group": "g", "token": "t6"}, True)
+    trace.ack("g", "t6", 4)
     trace.listing("a", "b", "a.1")
     trace.listing("a", "b", roots_only=True)
     return trace
@@ -418,7 +422,24 @@ def acknowledged_and_still_there(trace: StoreTrace) -> None:
 
 def given_back_by_a_stranger(trace: StoreTrace) -> None:
     seq = trace.publish("g", "m")
-    trace.did("consumer", "transport.nack", {"group": "g", "seq": seq, "token": "t1"}, True)
+    trace.claim("g", "t1", seq, lease=-1)
+    trace.claim("g", "t2", seq)
+    trace.put("transport_groups", "g", None, clock(9), 0).done()
+    trace.did("consumer", "transport.nack", {"group": "g", "token": "t1"}, True)
+
+
+def renewed_by_a_stranger(trace: StoreTrace) -> None:
+    seq = trace.publish("g", "m")
+    trace.claim("g", "t1", seq, lease=-1)
+    trace.claim("g", "t2", seq)
+    trace.put("transport_groups", "g", "t2", clock(99), 0).done()
+    trace.did("consumer", "transport.extend", {"group": "g", "token": "t1"}, True)
+
+
+def two_claims_of_one_name(trace: StoreTrace) -> None:
+    seq = trace.publish("g", "m")
+    trace.claim("g", "t1", seq, lease=-1)
+    trace.claim("g", "t1", seq)
 
 
 def message_without_a_group(trace: StoreTrace) -> None:
@@ -542,7 +563,9 @@ BROKEN: list[tuple[str, Callable[[StoreTrace], None], str]] = [
     ),
     ("lease-fenced", deleted_though_told_nothing, "every ack was told that it changed nothing"),
     ("lease-fenced", acknowledged_and_still_there, "was told that it took effect, and the message stayed"),
-    ("lease-fenced", given_back_by_a_stranger, "a nack of t1, who never held it, took effect"),
+    ("lease-fenced", given_back_by_a_stranger, "a nack of t1, who did not hold it, took effect"),
+    ("lease-fenced", renewed_by_a_stranger, "a renewal of t1, who did not hold it, took effect"),
+    ("lease-fenced", two_claims_of_one_name, "2 claims carry the token t1"),
     ("no-lost-message", message_without_a_group, "1 messages wait, and no claim can find them"),
     ("no-lost-message", publish_meets_the_end_of_its_group, "1 messages wait, and no claim can find them"),
     ("no-lost-message", message_gone, "message 2 is gone, and nobody acknowledged it"),
