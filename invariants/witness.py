@@ -5,7 +5,8 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     claim        {"queue", "batch", "claim"}              → {"ids": [in pick order], "contended"}
     step         {"id", "claim", "step", "attempt", "signals": [ids handed to it], "awaits": [names] or None}
                                                           → {"kind"}
-    flush        {"outcomes": [[id, claim, kind], …]}     → {"xid", "committed": [[id, claim] or id, …]}
+    flush        {"outcomes": [[id, claim, kind], …],     → {"xid", "committed": [[id, claim] or id, …]}
+                  "turns": [of each, where it is told]}
     heartbeat    {"holds": [[id, claim], …]}              → {"ids"}
     reap         {"limit"}                                → {"xid", "holds": [[id, claim], …]}
     reclaim      {"prefix"}                               → {"xid", "holds": [[id, claim], …]}
@@ -53,7 +54,7 @@ not: the error may have overtaken the answer to a commit. Such a `fail` is read 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -80,11 +81,12 @@ class Insert(msgspec.Struct, frozen=True):
 
 class Ender(msgspec.Struct, frozen=True):
     """A flush, release, reap or reclaim that ended or continued claims: `asked` (claim, kind of outcome) by row,
-    `told` what it was told."""
+    `told` what it was told, `turns` the turn of the claim that each outcome is of, where it says so."""
 
     operation: Operation
     asked: dict[int, list[tuple[str, str | None]]]
     told: frozenset[tuple[int, str]]
+    turns: dict[tuple[int, str], int]
 
 
 class Witness:
@@ -94,6 +96,8 @@ class Witness:
         self.operations = operations
         self.enders: dict[int, Operation] = {}
         self.claims: dict[str, Operation] = {}
+        # When each process was last seen to begin something.
+        self.last_seen: dict[str, int] = {}
         self.unknown_flushes: dict[tuple[int, str], list[tuple[Operation, str]]] = {}
         self.unknown_releases: dict[tuple[int, str], list[Operation]] = {}
         self.unknown_reaps: list[Operation] = []
@@ -106,6 +110,8 @@ class Witness:
         self.limiters: list[Operation] = []
         self.counts: Counter[str] = Counter()
         self.retention_ms: float | None = None
+        # For how long its collector was to keep each row that was collected.
+        self.kept_ms: dict[int, float] = {}
         self.acknowledged: Counter[tuple[int, str]] = Counter()
         self.inserts: dict[int, Insert] = {}
         self.refused: list[Insert] = []
@@ -121,6 +127,7 @@ class Witness:
             self._index(operation)
 
     def _index(self, o: Operation) -> None:
+        self.last_seen[o.process] = o.start_ns
         if "." in o.f:
             self._index_stored(o)
         elif o.f in ENDERS:
@@ -142,6 +149,8 @@ class Witness:
             kept = o.value.get("retention_ms")
             if kept is not None:
                 self.retention_ms = kept if self.retention_ms is None else min(kept, self.retention_ms)
+                if o.type == "ok":
+                    self.kept_ms.update(dict.fromkeys(o.result["ids"], kept))
         elif o.f in ("insert", "insert_many"):
             jobs = [o.value["job"]] if o.f == "insert" else o.value["jobs"]
             if o.type == "fail" and (error_of(o).get("sqlstate") or "")[:2] not in UNCERTAIN_CLASSES:
@@ -180,6 +189,13 @@ class Witness:
         return expect is not None and all(
             (insert.id, dedup) in self.delivered for dedup in expect.get("needs", ())
         )
+
+    def outlived(self, claim: str, operation: Operation) -> Operation | None:
+        """The claim's own operation, where its process did something after that other operation had ended."""
+        mine = self.claims.get(claim)
+        if mine is None or operation.end_ns is None or self.last_seen[mine.process] <= operation.end_ns:
+            return None
+        return mine
 
     def presented(self, row: int, claim: str) -> frozenset[int] | None:
         """The signals that the steps of that claim were handed; None where nobody says."""
@@ -284,4 +300,17 @@ def _ender(o: Operation) -> Ender:
     )
     for entry in entries:
         asked.setdefault(entry[0], []).append((entry[1], entry[2] if o.f == "flush" else None))
-    return Ender(o, asked, frozenset(committed(o)))
+    turns = {
+        (entry[0], entry[1]): turn for entry, turn in zip(entries, o.value.get("turns", ()), strict=False)
+    }
+    return Ender(o, asked, frozenset(committed(o)), turns)
+
+
+def lone(operations: Sequence[Operation]) -> Iterator[tuple[Operation, bool]]:
+    """Each operation, and whether none of the others was under way with it. They come sorted by their start."""
+    busy_until = -1
+    for place, o in enumerate(operations):
+        end = 2**63 if o.end_ns is None else o.end_ns
+        following = operations[place + 1].start_ns if place + 1 < len(operations) else 2**63
+        yield o, o.start_ns > busy_until and (following > end or place + 1 == len(operations))
+        busy_until = max(busy_until, end)

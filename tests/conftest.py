@@ -1,10 +1,11 @@
 """Loads the fixture plugins; the fixtures themselves live in `tests/fixtures/`, one module a subject."""
 
+# `race` before `arena`, which imports it: pytest rewrites the assertions of what it loads first.
 pytest_plugins = [
+    "tests.fixtures.race",
     "tests.fixtures.arena",
     "tests.fixtures.courier",
     "tests.fixtures.depot",
     "tests.fixtures.node",
     "tests.fixtures.postgres",
-    "tests.fixtures.race",
 ]

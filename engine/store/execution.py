@@ -37,7 +37,8 @@ class Execution(msgspec.Struct, kw_only=True):
 
     `id` is a uuid's 32 hex digits by habit, any text by right. `active_path` is the path of the active state, `history`
     the last active substate of each composite that was left. `children` is the join counter: child id to `Child`.
-    `invoke_seq` counts forks, so that the ids of children of one round differ from those of the next.
+    `invoke_seq` counts forks, so that the ids of children of one round differ from those of the next. `armed` says for
+    which instant each path's timer is armed, so that a late timer event is known for one.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Execution(msgspec.Struct, kw_only=True):
     child_id: str | None = None
     children: dict[str, Child] = msgspec.field(default_factory=dict)
     invoke_seq: int = 0
+    armed: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

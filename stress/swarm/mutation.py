@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.limiter import Limit, PostgresLimiter
+from engine.maintenance import Maintenance
 from engine.node import ClaimNames
 from engine.picker import Picker
 from engine.policy import NodePolicy
-from engine.statements import Catalogue
 from invariants.mutants import REGISTRY
-from invariants.mutants.protocol import picker_of
+from invariants.mutants.protocol import limiter_of, maintenance_of, picker_of
 
 
 def picker_for(mutant: str | None) -> Picker:
@@ -22,8 +22,12 @@ def limiter_for(mutant: str | None, limits: tuple[Limit, ...]) -> PostgresLimite
     """A limiter over the same catalogue, where there is something to limit."""
     if not limits:
         return None
-    catalogue = Catalogue.load()
-    return PostgresLimiter(limits, catalogue if mutant is None else REGISTRY[mutant].apply(catalogue))
+    return limiter_of(None if mutant is None else REGISTRY[mutant], limits)
+
+
+def maintenance_for(mutant: str | None) -> Maintenance:
+    """The sweeps over the same catalogue."""
+    return maintenance_of(None if mutant is None else REGISTRY[mutant])
 
 
 def claim_names_for(mutant: str | None, policy: NodePolicy) -> Callable[[str], str]:

@@ -19,7 +19,7 @@ from invariants.mutants.protocol import nodes_of
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import receive_config
 from stress.swarm.configs import NodeConfig
-from stress.swarm.mutation import claim_names_for, limiter_for, picker_for
+from stress.swarm.mutation import claim_names_for, limiter_for, maintenance_for, picker_for
 
 # Often, so that a reconciler meets claims, ends and late credits.
 RECONCILE_INTERVAL_MS = 300.0
@@ -48,6 +48,7 @@ async def serve(config: NodeConfig) -> int:
             scenario.machines,
             picker=picker_for(config.mutant),
             limiter=limiter_for(config.mutant, scenario.limits),
+            maintenance=maintenance_for(config.mutant),
             observer=recorder,
             name_claim=claim_names_for(config.mutant, policy),
         )

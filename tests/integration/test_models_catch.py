@@ -7,7 +7,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 
 from engine.statements import Catalogue
 from models.fuzz import Finding, Profile, fuzz
-from tests.integration.broken_picker import BROKEN, broken
+from tests.integration.broken_picker import NAMES, broken
 
 # Rounds are the budget, for they are the same on every machine; the seconds end only what hangs.
 ROUNDS = 8
@@ -34,7 +34,7 @@ def fuzzed(database: str, catalogue: Catalogue | None) -> Finding:
     )
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_broken_form_is_found(database: str, name: str) -> None:
     finding = fuzzed(database, broken(name))
 

@@ -1,0 +1,269 @@
+"""Charts are checked when they are made, and a step is a pure function of execution and event."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from engine.statechart import Chart, Go, InvalidChart, Scope, State, began, start_event, step
+from engine.statechart.step import CANCEL, FINISHED, TIMER, Effects
+from engine.store.execution import Event, Execution
+
+NOW = 1_000.0
+
+
+def note(word: str) -> Any:
+    def chore(scope: Scope) -> None:
+        scope.context.setdefault("log", []).append(word)
+
+    chore.__name__ = word
+    return chore
+
+
+def tell(scope: Scope) -> None:
+    scope.emit("somebody", "told", {"n": 1})
+
+
+def explode(scope: Scope) -> None:
+    scope.context["half"] = True
+    scope.emit("somebody", "never")
+    raise RuntimeError("boom")
+
+
+CHART = Chart(
+    "order",
+    State(
+        "order",
+        initial="cart",
+        exit=note("order-exit"),
+        on={"drop": Go("dropped"), "back": Go("work/*")},
+        states=(
+            State(
+                "cart",
+                on={"go": Go("../work", do=note("go")), "explode": Go(None, do=explode)},
+                exit=note("cart-exit"),
+            ),
+            State(
+                "work",
+                initial="one",
+                entry=note("work-entry"),
+                exit=note("work-exit"),
+                on={"pause": Go("../cart")},
+                states=(
+                    State(
+                        "one",
+                        entry=note("one-entry"),
+                        after=Go("../two", delay_s=5.0),
+                        on={"tell": Go(None, do=tell)},
+                    ),
+                    State(
+                        "two",
+                        on={
+                            "split": Go("../../split"),
+                            "maybe": Go("../one", when=lambda s: bool(s.context.get("ok"))),
+                        },
+                    ),
+                ),
+            ),
+            State(
+                "split",
+                joined=Go("../done"),
+                regions=(
+                    State(
+                        "left",
+                        initial="a",
+                        states=(State("a", on={"end": Go("../z")}), State("z", final=True)),
+                    ),
+                    State(
+                        "right",
+                        initial="b",
+                        states=(State("b", on={"end": Go("../y")}), State("y", final=True, outcome="fine")),
+                    ),
+                ),
+            ),
+            State("dropped", final=True, outcome="dropped"),
+            State("done", final=True),
+        ),
+    ),
+)
+
+
+def event(kind: str, **payload: Any) -> Event:
+    return Event(id=f"e-{kind}", kind=kind, payload=payload)
+
+
+def after(*kinds: str | Event, execution: Execution | None = None) -> Effects:
+    """The effects of the last of some events, on an execution that was started and saved after each."""
+    current = execution or began(CHART, "x")
+    effects = step(CHART, current, start_event("x"), NOW)
+    for kind in kinds:
+        effects.execution.version += 1
+        effects = step(CHART, effects.execution, event(kind) if isinstance(kind, str) else kind, NOW)
+    return effects
+
+
+def test_a_start_enters_down_the_initial_states() -> None:
+    effects = after()
+    assert (effects.execution.status, effects.execution.active_path) == ("RUNNING", "order/cart")
+
+
+def test_a_transition_runs_exits_its_chore_and_entries_in_order_and_arms_timers() -> None:
+    effects = after("go")
+    assert effects.execution.active_path == "order/work/one"
+    assert effects.execution.context["log"] == ["cart-exit", "go", "work-entry", "one-entry"]
+    assert [(op.action, op.path, op.fire_at) for op in effects.timers] == [
+        ("schedule", "order/work/one", 1_005.0)
+    ]
+    assert effects.execution.armed == {"order/work/one": 1_005.0}
+
+
+def test_a_timer_that_matches_is_taken_and_one_that_does_not_is_late() -> None:
+    late = after("go", event(TIMER, path="order/work/one", fire_at=1_004.0))
+    assert late.execution.active_path == "order/work/one"
+    assert late.timers == []
+    fired = after("go", event(TIMER, path="order/work/one", fire_at=1_005.0))
+    assert fired.execution.active_path == "order/work/two"
+    assert fired.execution.armed == {}
+
+
+def test_leaving_disarms_and_a_cancelled_timer_changes_nothing() -> None:
+    left = after("go", "pause")
+    assert [(op.action, op.path) for op in left.timers] == [("cancel", "order/work/one")]
+    left.execution.version += 1
+    late = step(CHART, left.execution, event(TIMER, path="order/work/one", fire_at=1_005.0), NOW)
+    assert late.execution == left.execution
+
+
+def test_a_composite_is_entered_where_it_was_left() -> None:
+    moved = after("go", event(TIMER, path="order/work/one", fire_at=1_005.0), "pause", "back")
+    assert moved.execution.active_path == "order/work/two"
+    assert after("back").execution.active_path == "order/work/one"
+
+
+def test_a_guard_that_says_no_leaves_the_event_to_the_parent_and_then_to_nobody() -> None:
+    at_two = after("go", event(TIMER, path="order/work/one", fire_at=1_005.0)).execution
+    assert step(CHART, at_two, event("maybe"), NOW).execution == at_two
+    at_two.context["ok"] = True
+    assert step(CHART, at_two, event("maybe"), NOW).execution.active_path == "order/work/one"
+
+
+def test_emits_have_the_same_ids_when_the_step_is_run_again() -> None:
+    at_one = after("go").execution
+    first, second = (step(CHART, at_one, event("tell"), NOW) for _ in range(2))
+    assert first.emits == second.emits
+    assert [(emit.target_id, emit.event.kind, emit.event.payload) for emit in first.emits] == [
+        ("somebody", "told", {"n": 1})
+    ]
+
+
+def test_a_step_leaves_the_execution_that_it_was_given_as_it_was() -> None:
+    given = after("go").execution
+    before = deepcopy(given)
+    step(CHART, given, event("drop"), NOW)
+    assert given == before
+
+
+def split() -> Effects:
+    return after("go", event(TIMER, path="order/work/one", fire_at=1_005.0), "split")
+
+
+def test_a_fork_spawns_a_child_of_each_region_and_joins_when_the_last_has_ended() -> None:
+    forked = split()
+    left, right = forked.spawns
+    assert (left.root_path, right.root_path) == ("order/split/left", "order/split/right")
+    execution = forked.execution
+    for n, (child, outcome) in enumerate(((left, "z"), (right, "fine"))):
+        finished = event(FINISHED, child_id=child.child_id, outcome=outcome, result=n)
+        for _ in range(2):  # delivered twice
+            execution = step(CHART, execution, finished, NOW).execution
+        assert (execution.status == "DONE") == (n == 1)
+    assert (execution.active_path, execution.outcome) == ("order/done", "done")
+
+
+def test_a_child_runs_its_region_and_tells_its_parent() -> None:
+    spawn = split().spawns[1]
+    child = Execution(
+        id=spawn.child_id,
+        definition_id="order",
+        root_path=spawn.root_path,
+        parent_id="x",
+        context={"result": 7},
+    )
+    child = step(CHART, child, start_event(child.id), NOW).execution
+    assert child.active_path == "order/split/right/b"
+    ended = step(CHART, child, event("end"), NOW)
+    assert (ended.execution.status, ended.execution.outcome) == ("DONE", "fine")
+    [emit] = ended.emits
+    assert (emit.target_id, emit.event.kind) == ("x", FINISHED)
+    assert emit.event.payload == {"child_id": child.id, "outcome": "fine", "result": 7}
+
+
+def test_leaving_a_fork_cancels_the_children_that_still_run() -> None:
+    forked = split()
+    left, right = forked.spawns
+    execution = step(CHART, forked.execution, event(FINISHED, child_id=left.child_id), NOW).execution
+    dropped = step(CHART, execution, event("drop"), NOW)
+    assert [(emit.target_id, emit.event.kind) for emit in dropped.emits] == [(right.child_id, CANCEL)]
+    assert (dropped.execution.status, dropped.execution.children) == ("DONE", {})
+
+
+def test_the_children_of_the_next_fork_are_others() -> None:
+    forked = split()
+    again = deepcopy(forked.execution)
+    again.active_path, again.children = "order/work/two", {}
+    assert {spawn.child_id for spawn in step(CHART, again, event("split"), NOW).spawns}.isdisjoint(
+        spawn.child_id for spawn in forked.spawns
+    )
+
+
+def test_a_chore_that_raises_fails_the_execution_and_nothing_else_of_the_step_remains() -> None:
+    failed = after("explode")
+    assert (failed.execution.status, failed.execution.error) == ("FAILED", "RuntimeError: boom")
+    assert "half" not in failed.execution.context
+    assert failed.emits == []
+
+
+def test_a_cancel_ends_it_and_disarms_its_timers() -> None:
+    cancelled = after("go", CANCEL)
+    assert cancelled.execution.status == "CANCELLED"
+    assert [op.action for op in cancelled.timers] == ["cancel"]
+    assert step(CHART, cancelled.execution, event("pause"), NOW).execution == cancelled.execution
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (State("r", initial="a"), "needs states and an initial one"),
+        (State("r", initial="b", states=(State("a"),)), "begins in 'b'"),
+        (State("r", initial="a", states=(State("a"), State("a"))), "named twice"),
+        (State("r", on={"e": Go("nowhere")}), "there is no state"),
+        (State("r", regions=(State("a"),)), "needs regions and a way on"),
+        (
+            State("r", initial="a", states=(State("a", final=True, on={"e": Go("../a")}),)),
+            "is final and goes on",
+        ),
+        (
+            State("r", initial="a", states=(State("a", after=Go("../a", delay_s=float("nan"))),)),
+            "waits for nan",
+        ),
+        (State("r", initial="a", states=(State("a", after=Go(None, delay_s=1.0)),)), "must go somewhere"),
+        (State("r", initial="a/b", states=(State("a/b"),)), "named 'a/b'"),
+        (
+            State(
+                "r",
+                initial="f",
+                states=(
+                    State("f", regions=(State("a", on={"e": Go("../../g")}),), joined=Go("../g")),
+                    State("g"),
+                ),
+            ),
+            "another execution runs",
+        ),
+        (State("r", initial="a", states=(State("a"), State("b", on={"e": Go("../a/*")}))), "not composite"),
+    ],
+)
+def test_a_chart_that_cannot_be_run_is_refused(state: State, why: str) -> None:
+    with pytest.raises(InvalidChart, match=why):
+        Chart("r", state)
