@@ -8,4 +8,5 @@ pytest_plugins = [
     "tests.fixtures.depot",
     "tests.fixtures.node",
     "tests.fixtures.postgres",
+    "tests.fixtures.stores",
 ]

@@ -32,7 +32,8 @@ class AcksFirst(Handover):
     """Outbox rows are removed, and then delivered."""
 
     def move(self, lanes: int, limit: int, first_lane: int) -> Operation[list[int]]:
-        """As the relay's, acknowledged first."""
+        """As the relay's, acknowledged first, without lanes."""
+        del lanes, first_lane
         rows = yield call(_READ, 0, limit)
         yield call(self._sql["relay/ack"], [row[0] for row in rows])
         if rows:
@@ -50,7 +51,8 @@ class KeepsCursor(Handover):
         self._last = 0
 
     def move(self, lanes: int, limit: int, first_lane: int) -> Operation[list[int]]:
-        """As the relay's, of the rows behind the cursor."""
+        """As the relay's, of the rows behind the cursor, without lanes."""
+        del lanes, first_lane
         rows = yield call(_READ, self._last, limit)
         if rows:
             yield call(

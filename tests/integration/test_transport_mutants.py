@@ -111,16 +111,10 @@ def publishers_meet(courier: Courier) -> object:
     with holder.transaction():
         for turn in (gate_turn, other_turn):
             holder.execute("SELECT pg_advisory_xact_lock(1735681638, %s)", (turn,))
-        forth = [
-            *courier.publications(first, "e"),
-            *courier.publications(gate, "e"),
-            *courier.publications(last, "e"),
-        ]
-        back = [
-            *courier.publications(last, "e"),
-            *courier.publications(other_gate, "e"),
-            *courier.publications(first, "e"),
-        ]
+        forth, back = (
+            [each for name in names for each in courier.publications(name, "e")]
+            for names in ((first, gate, last), (last, other_gate, first))
+        )
         pending = [
             courier.race.begin("forth", courier.queue.publish(forth)),
             courier.race.begin("back", courier.queue.publish(back)),
