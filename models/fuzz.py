@@ -104,9 +104,9 @@ def fuzz(
     that open their own. Raises ValueError for a database that is not empty, and psycopg.OperationalError where it
     cannot be reached at the start.
     """
-    began = time.monotonic()
-    tally = Tally(deadline=began + seconds, shrink_seconds=shrink_seconds)
     with _bound(machine, dsn, catalogue, schema) as bound:
+        began = time.monotonic()
+        tally = Tally(deadline=began + seconds, shrink_seconds=shrink_seconds)
         for done in count(1):
             verdict, reason, evidence = _round(bound(tally), tally, seed, profile)
             spent = time.monotonic() - began

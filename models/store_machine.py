@@ -34,6 +34,7 @@ from models import store as model
 from models.machine import OutOfTime, Tally
 from models.strategies import (
     CROWDED_INSTANTS,
+    crowded_events,
     crowded_ids,
     crowded_timers,
     drafts,
@@ -50,14 +51,14 @@ MAX_OBJECTS = 12
 effects = st.fixed_dictionaries(
     {
         "emits": st.lists(emits, max_size=3),
-        "processed_event_id": st.none() | crowded_ids,
+        "processed_event_id": st.none() | crowded_events,
         "timers": st.lists(crowded_timers, max_size=3),
         "spawns": st.lists(spawns, max_size=2),
         "trace": st.none() | json_documents,
     }
 )
 # A commit of the state alone goes another way.
-bare = st.fixed_dictionaries({"processed_event_id": st.none() | crowded_ids})
+bare = st.fixed_dictionaries({"processed_event_id": st.none() | crowded_events})
 wishes = st.one_of(bare, effects)
 changes = st.none() | drafts
 
@@ -156,7 +157,7 @@ class StoreMachine(RuleBasedStateMachine):
             if answer is not None:
                 self.memory[place] = answer
 
-    @rule(session=session, execution_id=crowded_ids, event_id=crowded_ids)
+    @rule(session=session, execution_id=crowded_ids, event_id=crowded_events)
     def load_for_event(self, session: int, execution_id: str, event_id: str) -> None:
         with self._step(f"load_for_event({session}, {execution_id!r}, {event_id!r})"):
             answer, processed = self._store(session).load_for_event(execution_id, event_id)
@@ -165,7 +166,7 @@ class StoreMachine(RuleBasedStateMachine):
             expected = known and (execution_id, event_id) in self.state.processed
             _same("load_for_event: processed", expected, processed)
 
-    @rule(session=session, execution_id=crowded_ids, event_id=crowded_ids)
+    @rule(session=session, execution_id=crowded_ids, event_id=crowded_events)
     def is_processed(self, session: int, execution_id: str, event_id: str) -> None:
         with self._step(f"is_processed({session}, {execution_id!r}, {event_id!r})"):
             expected = (execution_id, event_id) in self.state.processed
@@ -218,7 +219,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         session=session,
         place=objects,
-        where=st.sampled_from(("context", "payload", "spawn", "trace", "priority")),
+        where=st.sampled_from(("context", "payload", "spawn", "trace", "priority", "id")),
         bad=refused_documents,
     )
     def refuse(self, session: int, place: int, where: str, bad: Any) -> None:
@@ -228,6 +229,8 @@ class StoreMachine(RuleBasedStateMachine):
             wish: dict[str, Any] = {}
             if where == "context":
                 execution.context = {"bad": bad}
+            elif where == "id":
+                execution.id = ""
             elif where == "priority":
                 execution.priority = 5
             elif where == "payload":

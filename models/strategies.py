@@ -340,8 +340,11 @@ json_documents: st.SearchStrategy[dict[str, Any]] = st.one_of(
 )
 
 # Ids that meet, and that sort otherwise in most languages than by their code points.
-CROWDED_IDS = ("a", "b", "B", "", "é", "z", "a b", "_", "\U0001f600", "k" * 1_000)
+CROWDED_IDS = ("a", "b", "B", "é", "z", "a b", "_", "\U0001f600", "k" * 1_000)
 crowded_ids = st.one_of(_one_of_values(CROWDED_IDS[:3]), _one_of_values(CROWDED_IDS))
+
+# Ids of events, of which the empty one is no other than the rest.
+crowded_events = st.one_of(_one_of_values(CROWDED_IDS[:3]), _one_of_values(("", *CROWDED_IDS)))
 
 # What an execution may be, beside its id and version.
 drafts: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
