@@ -50,10 +50,10 @@ MAX_OBJECTS = 12
 
 effects = st.fixed_dictionaries(
     {
-        "emits": st.lists(emits, max_size=3),
+        "emits": st.lists(emits, max_size=2),
         "processed_event_id": st.none() | crowded_events,
-        "timers": st.lists(crowded_timers, max_size=3),
-        "spawns": st.lists(spawns, max_size=2),
+        "timers": st.lists(crowded_timers, max_size=2),
+        "spawns": st.lists(spawns, max_size=1),
         "trace": st.none() | json_documents,
     }
 )
@@ -119,7 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.state = model.State()
         self.memory: list[Execution] = []
         self.emitted = 0
-        self.acked: list[int] = []
+        self.acked: dict[str, list[int]] = {"outbox": [], "spawns": []}
         self.cursors: list[tuple[str, str, dict[str, Any]]] = []
         self.steps: list[str] = []
         self.subject.reset()
@@ -194,7 +194,7 @@ class StoreMachine(RuleBasedStateMachine):
     @has_objects
     @rule(
         session=session,
-        batch=st.lists(st.tuples(objects, changes, wishes), max_size=5),
+        batch=st.lists(st.tuples(objects, changes, wishes), max_size=3),
     )
     def commit_many(
         self, session: int, batch: list[tuple[int, dict[str, Any] | None, dict[str, Any]]]
@@ -266,23 +266,28 @@ class StoreMachine(RuleBasedStateMachine):
             ]
             self._same_pending(rows, [(*row[:4], model.canonical(row[4])) for row in answer], limit)
 
-    @precondition(lambda self: self.state.outbox or self.state.spawns or self.acked)
+    @precondition(lambda self: self.state.outbox or self.acked["outbox"])
     @rule(session=session, pick=st.integers(min_value=0, max_value=30), again=st.booleans())
-    def acknowledge(self, session: int, pick: int, again: bool) -> None:
-        """Any row of the outbox or the spawns, or one that was acknowledged before."""
-        with self._step(f"acknowledge({session}, {pick}, {again})"):
-            store = self._store(session)
-            seqs = [seq for seq, _ in (*self.state.outbox, *self.state.spawns) if seq is not None]
-            if again or not seqs:
-                seqs = self.acked or seqs
-            seq = seqs[pick % len(seqs)]
-            self.acked.append(seq)
-            if pick % 2:
-                store.ack_outbox(seq)
-                self.state = replace(self.state, outbox=model.acknowledge(self.state.outbox, seq))
-            else:
-                store.ack_spawn(seq)
-                self.state = replace(self.state, spawns=model.acknowledge(self.state.spawns, seq))
+    def ack_outbox(self, session: int, pick: int, again: bool) -> None:
+        """Any row, or one that was acknowledged before."""
+        with self._step(f"ack_outbox({session}, {pick}, {again})"):
+            seq = self._pick("outbox", pick, again)
+            self._store(session).ack_outbox(seq)
+            self.state = replace(self.state, outbox=model.acknowledge(self.state.outbox, seq))
+
+    @precondition(lambda self: self.state.spawns or self.acked["spawns"])
+    @rule(session=session, pick=st.integers(min_value=0, max_value=30), again=st.booleans())
+    def ack_spawn(self, session: int, pick: int, again: bool) -> None:
+        with self._step(f"ack_spawn({session}, {pick}, {again})"):
+            seq = self._pick("spawns", pick, again)
+            self._store(session).ack_spawn(seq)
+            self.state = replace(self.state, spawns=model.acknowledge(self.state.spawns, seq))
+
+    def _pick(self, table: str, pick: int, again: bool) -> int:
+        acked, rows = self.acked[table], getattr(self.state, table)
+        seqs = acked if acked and (again or not rows) else [seq for seq, _ in rows]
+        acked.append(seqs[pick % len(seqs)])
+        return acked[-1]
 
     @rule(session=session, now=st.sampled_from(CROWDED_INSTANTS), limit=limits)
     def due_timers(self, session: int, now: float, limit: int) -> None:

@@ -44,8 +44,9 @@ WITH a AS (DELETE FROM executions),
 b AS (DELETE FROM outbox),
 c AS (DELETE FROM processed_events),
 d AS (DELETE FROM timers),
-e AS (DELETE FROM spawns)
-DELETE FROM trace
+e AS (DELETE FROM spawns),
+f AS (DELETE FROM trace)
+SELECT setval('outbox_seq_seq', 1, false), setval('spawns_seq_seq', 1, false)
 """
 # Dead rows are stepped over by every scan, and TRUNCATE takes long: one of it in so many resets.
 _RESETS_PER_TRUNCATE = 50
@@ -181,13 +182,13 @@ def _reset(connection: psycopg.Connection[Any]) -> Callable[[], None]:
         nonlocal resets
         resets += 1
         names = ", ".join(TABLES)
-        connection.execute(_DELETE if resets % _RESETS_PER_TRUNCATE else f"TRUNCATE {names}")
+        connection.execute(_DELETE if resets % _RESETS_PER_TRUNCATE else f"TRUNCATE {names} RESTART IDENTITY")
 
     return reset
 
 
 def _empty(connection: sqlite3.Connection) -> None:
-    for name in TABLES:
+    for name in (*TABLES, "sqlite_sequence"):
         connection.execute(f"DELETE FROM {name}")  # noqa: S608  # a name of ours
 
 
