@@ -19,6 +19,7 @@ from typing import Final
 from invariants.areas import AREAS, STORED_RULES
 from invariants.changes import BUCKETS, CONFIGS, SIGNALS, Changes, Columns, Parser, Sorter
 from invariants.evidence import Evidence, LedgerSummary
+from invariants.exercise import Exercise
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Relation, Row, Transaction, format_lsn, reduce
 from invariants.ledger.state import Key, State, Step, Table
@@ -78,6 +79,7 @@ class Judge:
         self._picker_rules: list[Rule] = []
         self._stored_rules: list[Rule] = [rule(None, witness) for rule in STORED_RULES]
         self._rules = self._stored_rules
+        self.exercise: Exercise | None = None
         self._sorter: Sorter | None = None
         self._parser = Parser()
         self._stored = StoredParser()
@@ -117,6 +119,8 @@ class Judge:
 
     def _feed(self, transaction: Transaction, changes: Changes) -> None:
         mask = changes.mask
+        if self.exercise is not None and self.exercise.groups & mask:
+            self._count(self.exercise, transaction, changes)
         listeners = self._listeners.get(mask)
         if listeners is None:
             listeners = self._listeners[mask] = [rule for rule in self._rules if rule.groups & mask]
@@ -125,6 +129,13 @@ class Judge:
                 rule.transaction(transaction, changes)
             except Exception as error:  # noqa: BLE001  # unknown, never held
                 self._out(rule, error)
+
+    def _count(self, exercise: Exercise, transaction: Transaction, changes: Changes) -> None:
+        """Figures that cannot be had cost no verdict."""
+        try:
+            exercise.transaction(transaction, changes)
+        except Exception:  # noqa: BLE001
+            self.exercise = None
 
     def _replay(self, transaction: Transaction) -> Changes:
         apply, replay, sorter = self._state.apply, self._state.replay, self._sorter
@@ -160,6 +171,7 @@ class Judge:
     def _make_rules(self, columns: Columns) -> None:
         self._picker_rules = self._rules = [rule(columns, self._witness) for rule in PICKER_RULES]
         self._listeners.clear()
+        self.exercise = None if self._witness is None else Exercise(columns, self._witness)
         early, self._early = self._early, []
         for transaction, changes in early:
             self._feed(transaction, changes)
@@ -250,7 +262,11 @@ def judge(
             judgement(rule.name, rule.checked, rule.findings.count, mine, reason, expected=expected)
         )
     return Report(
-        tuple(judgements), first.transactions, first.changes, 0 if operations is None else len(operations)
+        tuple(judgements),
+        first.transactions,
+        first.changes,
+        0 if operations is None else len(operations),
+        {} if first.exercise is None else first.exercise.counts,
     )
 
 

@@ -22,11 +22,12 @@ from hypothesis.errors import Flaky, HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from engine.statements import Catalogue
-from models.limiter_machine import START as LIMITER_START
+from models.coordination_machine import coordination_machine
 from models.limiter_machine import limiter_machine
-from models.machine import START, OutOfTime, Tally, picker_machine
+from models.machine import OutOfTime, Tally, picker_machine
 from models.sessions import Sessions
 from models.store_machine import on_postgres, on_shards, on_sqlite
+from models.strategies import START
 from models.transport_machine import on_transport
 
 Verdict = Literal["held", "violated", "unknown"]
@@ -51,7 +52,8 @@ MachineFactory = Callable[[Sessions, Tally, Catalogue | None], type[RuleBasedSta
 # Machines by the name of what they hold against its model, and the instant at which their clock starts.
 MACHINES: Mapping[str, tuple[MachineFactory, datetime]] = {
     "picker": (picker_machine, START),
-    "limiter": (limiter_machine, LIMITER_START),
+    "coordination": (coordination_machine, START),
+    "limiter": (limiter_machine, START),
 }
 
 Binding = Callable[[Tally], type[RuleBasedStateMachine]]
@@ -100,9 +102,10 @@ def fuzz(
 
     `rounds` ends it earlier: so many rounds are the same work on a slow machine and on a fast one.
 
-    `catalogue` puts other statements in the place of the engine's; `schema` is run after the migrations of the machines
-    that open their own. Raises ValueError for a database that is not empty, and psycopg.OperationalError where it
-    cannot be reached at the start.
+    `catalogue` puts other statements in the place of the engine's; `schema` are run after its migrations.
+
+    Raises ValueError for a database that is not empty, and psycopg.OperationalError where it cannot be reached at the
+    start.
     """
     with _bound(machine, dsn, catalogue, schema) as bound:
         began = time.monotonic()
@@ -126,7 +129,7 @@ def _bound(machine: str, dsn: str, catalogue: Catalogue | None, schema: Sequence
             yield binding
         return
     factory, start = MACHINES[machine]
-    with Sessions.opened(dsn, start) as sessions:
+    with Sessions.opened(dsn, start, schema) as sessions:
         yield lambda tally: factory(sessions, tally, catalogue)
 
 

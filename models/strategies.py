@@ -19,6 +19,9 @@ from engine.store.execution import STATUSES as EXECUTION_STATUSES
 from engine.store.execution import Child, TimerOp
 from engine.values import MAX_INDEXED_BYTES, MAX_JSON_DEPTH
 
+# Where the machines' clocks start.
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
 # What has a meaning of its own in SQL, array literals, COPY, JSON or LIKE, and what text handling tends to get wrong.
 TEXT_CORNERS = (
     "", " ", "NULL", "null", "\\N", "\\", "\\\\", "'", "''", '"', '""', "{}", "{", "}", "{NULL}", ",", ";", "--", "/*",
@@ -268,6 +271,8 @@ def refused_jobs(draw: st.DrawFn) -> dict[str, Any]:
 CROWDED_QUEUES = ("default", "")
 CROWDED_KEYS = ("a", "a:1", "", "1", "2", "3", "4")
 CROWDED_IDENTITIES = ("x", "y", "")
+# Keys of one gate, where it is configured.
+GATED_KEYS = ("g:1", "g")
 CROWDED_STATES: tuple[dict[str, Any], ...] = (
     {},
     {"n": 1},
@@ -304,6 +309,23 @@ def crowded_jobs(now: datetime) -> st.SearchStrategy[Job]:
         correlation_scope=st.sampled_from(
             (LIVE, ("runnable",), (), STATUSES, ("runnable", "executing", "done"))
         ),
+    )
+
+
+def coordinated_jobs(now: datetime) -> st.SearchStrategy[Job]:
+    """Jobs that get to run, and so to wait, to fan out and to end: mostly eligible, some with a key or an identity."""
+    return st.builds(
+        Job,
+        fsm=st.just("m"),
+        step=st.just("s"),
+        state=st.sampled_from(CROWDED_STATES),
+        queue=st.sampled_from((*CROWDED_QUEUES[:1] * 6, *CROWDED_QUEUES[1:])),
+        priority=st.sampled_from((0, 0, 1)),
+        eligible_at=st.sampled_from((*[None] * 9, now + timedelta(seconds=30))),
+        concurrency_key=st.sampled_from((*[None] * 4, *GATED_KEYS, *GATED_KEYS, "a")),
+        correlation_key=st.none() | st.sampled_from(CROWDED_IDENTITIES),
+        correlation_scope=st.sampled_from((LIVE, LIVE, ("runnable", "executing"), ("runnable",), STATUSES)),
+        rate_limit=st.sampled_from((None, None, "r:1")),
     )
 
 

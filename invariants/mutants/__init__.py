@@ -9,6 +9,7 @@ from invariants.mutants.coordination import COORDINATION_MUTANTS
 from invariants.mutants.limiter import LIMITER_MUTANTS
 from invariants.mutants.maintenance import MAINTENANCE_MUTANTS
 from invariants.mutants.mutant import DriftedPatchError, Mutant, Patch, ProtocolStep
+from invariants.mutants.node import NODE_MUTANTS
 from invariants.mutants.picker import PICKER_MUTANTS
 from invariants.mutants.store import STORE_MUTANTS
 from invariants.mutants.transport import TRANSPORT_MUTANTS
@@ -20,6 +21,7 @@ REGISTRY: dict[str, Mutant] = {
         COORDINATION_MUTANTS,
         LIMITER_MUTANTS,
         MAINTENANCE_MUTANTS,
+        NODE_MUTANTS,
         STORE_MUTANTS,
         TRANSPORT_MUTANTS,
     )
