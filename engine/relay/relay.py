@@ -7,7 +7,8 @@ are the same for code that blocks.
 For a store and a transport that share a database (`engine.relay.handover`); others: `engine.relay.store_relay`. Any
 number may run at once, and any may die at any moment.
 
-Events without a target go to `on_broadcast`, at least once and in order; without one they are dropped, and counted as
+Events without a target go to `on_broadcast`, at least once and in order; what it raises is counted as
+`broadcast_failed`, and the event and those behind it wait. Without a handler they are dropped, and counted as
 `broadcast_dropped`. Spawns that can never be done are left, and counted in every pass as `spawn_refused`.
 
 Errors: as the transport's. Every call can be made again.
@@ -126,17 +127,28 @@ class AsyncRelay(_Service):
         )
         if not rows:
             return 0
-        if self._on_broadcast is not None:
-            for _, event in rows:
-                await self._on_broadcast(event)
-        acked = await self._send(
-            "relay.ack", self._handover.ack([seq for seq, _ in rows]), lambda seqs: {"seqs": seqs}
-        )
+        handed = await self._hand_on(rows)
+        if not handed:
+            return 0
+        acked = await self._send("relay.ack", self._handover.ack(handed), lambda seqs: {"seqs": seqs})
         if acked:
             self._observer.count(
                 "broadcast_dropped" if self._on_broadcast is None else "broadcast", len(acked)
             )
         return len(acked)
+
+    async def _hand_on(self, rows: Sequence[tuple[int, Event]]) -> list[int]:
+        """The rows that the handler took, up to the first that it did not."""
+        handed = []
+        for seq, event in rows:
+            if self._on_broadcast is not None:
+                try:
+                    await self._on_broadcast(event)
+                except Exception:  # noqa: BLE001  # somebody else's code: whatever it raises, the event stays
+                    self._observer.count("broadcast_failed")
+                    break
+            handed.append(seq)
+        return handed
 
     async def spawn(self) -> int:
         """Make the children that wait to be made. Returns how many spawns were done."""

@@ -91,15 +91,23 @@ def test_events_for_nobody_are_dropped_and_counted_or_handed_on_in_order(courier
     assert (courier.outbox(), courier.messages()) == ([], [])
 
 
-def test_a_broadcast_that_its_handler_refuses_stays(courier: Courier) -> None:
-    courier.emit(None, "e1")
+def test_a_broadcast_that_its_handler_refuses_stays_with_those_behind_it(courier: Courier) -> None:
+    courier.emit(None, "e1", "e2", "e3")
+    seen: list[str] = []
 
-    async def refuse(_: Event) -> None:
-        raise LookupError("not now")
+    async def hear(heard: Event) -> None:
+        if heard.id == "e2" and seen == ["e1"]:
+            seen.append("refused")
+            raise LookupError("not now")
+        seen.append(heard.id)
 
-    with Relay(courier.dsn, on_broadcast=refuse) as relay, pytest.raises(LookupError):
-        relay.broadcast()
-    assert courier.outbox() == [(None, "e1")]
+    notes = Notes()
+    with Relay(courier.dsn, on_broadcast=hear, observer=notes) as relay:
+        assert relay.broadcast() == 1
+        assert courier.outbox() == [(None, "e2"), (None, "e3")]
+        assert relay.broadcast() == 2
+    assert seen == ["e1", "refused", "e2", "e3"]
+    assert notes.counts == {"broadcast": 3, "broadcast_failed": 1}
 
 
 def test_a_spawn_becomes_a_child_that_the_store_can_load_and_its_start_event(courier: Courier) -> None:

@@ -105,20 +105,22 @@ CONTEXTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
-def test_a_context_comes_back_equal(store: Store, context: dict[str, Any]) -> None:
-    subject = execution(context=context)
-    store.commit(
-        subject, emits=[("t", event("1", **context))], spawns=[("c", "r", context)], trace={"entry": context}
-    )
+def test_whatever_json_can_express_comes_back_equal(store: Store) -> None:
+    for name, context in CONTEXTS.items():
+        subject = execution(name, context=context)
+        store.commit(
+            subject, emits=[("t", event("1", **context))], spawns=[("c", "r", context)], trace={"entry": context}
+        )
 
-    loaded = store.load("e")
-    assert loaded is not None
-    assert repr(loaded.context) == repr(context)
-    ((_, _, emitted),) = store.pending_outbox()
-    assert repr(dict(emitted.payload)) == repr(context)
-    assert repr(store.pending_spawns()[0][4]) == repr(context)
-    assert store.read_trace("e") == [{"entry": context, "index": 0}]
+        loaded = store.load(name)
+        assert loaded is not None
+        assert repr(loaded.context) == repr(context)
+        # As text: 0.0 == -0.0 and 1 == True.
+        assert repr(dict(store.pending_outbox()[-1][2].payload)) == repr(context)
+        assert repr(store.pending_spawns()[-1][4]) == repr(context)
+        assert store.read_trace(name) == [{"entry": context, "index": 0}]
+        subject.context = {}
+        store.save(subject)
 
 
 def test_a_context_deep_down_comes_back_equal(store: Store) -> None:
@@ -183,35 +185,48 @@ def deep(levels: int) -> list[Any]:
     return value
 
 
-@pytest.mark.parametrize("name", unstorable())
-def test_what_cannot_be_stored_is_refused_and_harms_no_other(store: Store, name: str) -> None:
-    bad = unstorable()[name]
-    version = bad.execution.version
-    with pytest.raises(UnstorableValue):
-        do(store, bad)
-
-    one, two = execution("one"), execution("two")
-    answers = store.commit_many([full(one, "m1"), bad, full(two, "m2")])
-    assert [type(answer) for answer in answers] == [type(None), UnstorableValue, type(None)]
-    assert (one.version, bad.execution.version, two.version) == (1, version, 1)
-    assert [each.id for each in store.list_executions().items] == ["one", "two"]
-    assert effects(store, "two", "m2") == ALL
-    assert len(store.pending_outbox()) == len([*full(one, "").emits, *full(two, "").emits])
-
-
-@pytest.mark.parametrize("trace_max", [0, -1, True, 2**40, None])
-def test_a_trace_without_a_size_is_refused(backend: Backend, trace_max: Any) -> None:
-    with pytest.raises(ValueError, match="trace_max"):
-        backend.open(trace_max=trace_max)
+def test_what_cannot_be_stored_is_refused(store: Store) -> None:
+    kept = []
+    for name, bad in unstorable().items():
+        version = bad.execution.version
+        try:
+            do(store, bad)
+        except UnstorableValue:
+            assert bad.execution.version == version
+        else:
+            kept.append(name)
+    assert kept == []
+    assert store.list_executions().items == ()
+    assert store.pending_outbox() == store.pending_spawns() == []
 
 
-@pytest.mark.parametrize("limit", [0, -1, 10_001, "5"])
-def test_a_reading_without_bounds_is_refused(store: Store, limit: Any) -> None:
-    for read in (store.pending_outbox, store.pending_spawns, lambda n: store.due_timers(1.0, n)):
+def test_what_cannot_be_stored_harms_no_other_in_its_batch(store: Store) -> None:
+    bad = list(unstorable().values())
+    good = [execution(f"e{n:02}") for n in range(len(bad))]
+    commits = [commit for n, b in enumerate(bad) for commit in (full(good[n], f"m{n}"), b)]
+
+    answers = store.commit_many(commits)
+    assert [type(answer) for answer in answers] == [type(None), UnstorableValue] * len(bad)
+    assert {subject.version for subject in good} == {1}
+    assert [each.id for each in store.list_executions().items] == [subject.id for subject in good]
+    assert effects(store, "e05", "m5") == ALL
+    assert len(store.pending_outbox()) == 2 * len(good)
+
+
+def test_a_trace_without_a_size_is_refused(backend: Backend) -> None:
+    for trace_max in (0, -1, True, 2**40, None):
+        with pytest.raises(ValueError, match="trace_max"):
+            backend.open(trace_max=trace_max)
+
+
+def test_a_reading_without_bounds_is_refused(store: Store) -> None:
+    limits: list[Any] = [0, -1, 10_001, "5"]
+    for limit in limits:
+        for read in (store.pending_outbox, store.pending_spawns, lambda n: store.due_timers(1.0, n)):
+            with pytest.raises(ValueError, match="limit"):
+                read(limit)
         with pytest.raises(ValueError, match="limit"):
-            read(limit)
-    with pytest.raises(ValueError, match="limit"):
-        store.list_executions(limit=limit)
+            store.list_executions(limit=limit)
 
 
 def test_a_batch_without_bounds_is_refused(store: Store) -> None:
@@ -650,10 +665,11 @@ def test_paging_meets_each_that_stays_exactly_once_while_others_come_and_go(stor
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "AAAA", "MQ", 5, "MTp-AA"])
-def test_a_cursor_that_none_was_given_is_refused(store: Store, cursor: Any) -> None:
-    with pytest.raises(UnstorableValue):
-        store.list_executions(cursor=cursor)
+def test_a_cursor_that_nobody_gave_is_refused(store: Store) -> None:
+    cursors: list[Any] = ["", "x", "AAAA", "MQ", 5, "MTp-AA", "\ud800"]
+    for cursor in cursors:
+        with pytest.raises(UnstorableValue):
+            store.list_executions(cursor=cursor)
 
 
 def test_an_unknown_status_is_refused(store: Store) -> None:

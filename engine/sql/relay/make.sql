@@ -1,4 +1,4 @@
--- Make children: element i of $2 (ids), $3 (definitions), $4 (data), $5 (parents), $6 (start events) and $7 (priorities)
+-- Make children: element i of $2 (ids), $3 (definitions), $4 (data), $5 (parents), $6 (start events), $7 (priorities)
 -- is one. Publishes the start events and removes the spawns $1. Returns the ids of those that were not there before.
 -- One statement, one transaction: a child is there together with its start event, and its spawn is gone.
 -- Index: the primary keys. Race: the child was made before, by hand or by a spawn that named it too. It stays as it
