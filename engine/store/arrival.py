@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import Ping
 
 from engine.errors import InfrastructureError
 from engine.postgres.conninfo import describe, parse, reason
 
 RETRIES, INTERVAL_S = 15, 1.0
+# The least that libpq takes.
+PING_TIMEOUT_S = 2
 
 
 def await_server(dsn: str, retries: int = RETRIES, interval_s: float = INTERVAL_S) -> None:
@@ -36,22 +40,28 @@ async def await_server_async(dsn: str, retries: int = RETRIES, interval_s: float
 
 def _try(dsn: str, left: int) -> bool:
     params = parse(dsn)
-    there = _is_there(dsn)
-    if there:
-        try:
-            psycopg.connect(dsn, autocommit=True).close()
-        except psycopg.Error as error:
-            failure = reason(error, params)
-        else:
-            return True
-        # It was there before and is there now: another attempt would hear the same.
-        there = _is_there(dsn)
-    else:
-        failure = "there is no server, or it does not accept connections yet"
+    failure = _connect(dsn, params)
+    if failure is None:
+        return True
+    there = _is_there(params)
+    # It may have come between the two questions.
+    if there and (failure := _connect(dsn, params)) is None:
+        return True
     if there or not left:
         raise InfrastructureError(f"cannot connect to {describe(params)}: {failure}")
     return False
 
 
-def _is_there(dsn: str) -> bool:
-    return Ping(psycopg.pq.PGconn.ping(dsn.encode())) == Ping.OK
+def _connect(dsn: str, params: Mapping[str, str]) -> str | None:
+    """Why no connection can be made, None where one can."""
+    try:
+        psycopg.connect(dsn, autocommit=True).close()
+    except psycopg.Error as error:
+        return reason(error, params)
+    return None
+
+
+def _is_there(params: Mapping[str, str]) -> bool:
+    # The call holds up the whole process, so it is made only after a failure, and not for long.
+    question = make_conninfo(**{**params, "connect_timeout": str(PING_TIMEOUT_S)})
+    return Ping(psycopg.pq.PGconn.ping(question.encode())) == Ping.OK

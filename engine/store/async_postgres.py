@@ -79,7 +79,7 @@ class AsyncPostgresStore:
         store = cls(pool, trace_max=trace_max, catalogue=catalogue)
         await await_server_async(dsn, retries, interval_s)
         await asyncio.to_thread(_migrate, dsn, name)
-        await pool.open()
+        await pool.open(wait=True, timeout=POOL_TIMEOUT_S)
         return store
 
     async def __aenter__(self) -> Self:
