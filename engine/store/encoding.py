@@ -101,7 +101,7 @@ def prepare(commit: Commit) -> Prepared:
         raise UnstorableValue(f"version is {version!r}; it must be from 0 to {MAX_VERSION - 1}")
     return Prepared(
         execution=execution,
-        id=key("id", execution.id),
+        id=_named("id", execution.id),
         definition_id=key("definition_id", execution.definition_id),
         data=_data(execution),
         expected=version,
@@ -123,6 +123,13 @@ def key(field: str, value: object) -> str:
     if size > MAX_KEY_BYTES:
         raise UnstorableValue(f"{field} is {size} bytes long; the limit is {MAX_KEY_BYTES}")
     return str(value)
+
+
+def _named(field: str, value: object) -> str:
+    # A listing begins behind the empty text: an execution of that name would be in none.
+    if value == "":
+        raise UnstorableValue(f"{field} is empty")
+    return key(field, value)
 
 
 def step(entry: object) -> str:
@@ -243,7 +250,7 @@ def _spawn(spawn: Spawn | tuple[str, str, Mapping[str, Any]]) -> tuple[str, str,
     child_id, root_path, context = (
         (spawn.child_id, spawn.root_path, spawn.context) if isinstance(spawn, Spawn) else spawn
     )
-    return key("child_id", child_id), check_text("root_path", root_path), _object("context", context)
+    return _named("child_id", child_id), check_text("root_path", root_path), _object("context", context)
 
 
 def _fire_at(op: TimerOp) -> float | None:

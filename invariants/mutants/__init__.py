@@ -11,6 +11,7 @@ from invariants.mutants.maintenance import MAINTENANCE_MUTANTS
 from invariants.mutants.mutant import DriftedPatchError, Mutant, Patch, ProtocolStep
 from invariants.mutants.node import NODE_MUTANTS
 from invariants.mutants.picker import PICKER_MUTANTS
+from invariants.mutants.store import STORE_MUTANTS
 from invariants.mutants.transport import TRANSPORT_MUTANTS
 
 REGISTRY: dict[str, Mutant] = {
@@ -21,9 +22,18 @@ REGISTRY: dict[str, Mutant] = {
         LIMITER_MUTANTS,
         MAINTENANCE_MUTANTS,
         NODE_MUTANTS,
+        STORE_MUTANTS,
         TRANSPORT_MUTANTS,
     )
     for mutant in mutants
 }
 
-__all__ = ["REGISTRY", "TRANSPORT_MUTANTS", "DriftedPatchError", "Mutant", "Patch", "ProtocolStep"]
+__all__ = [
+    "REGISTRY",
+    "STORE_MUTANTS",
+    "TRANSPORT_MUTANTS",
+    "DriftedPatchError",
+    "Mutant",
+    "Patch",
+    "ProtocolStep",
+]

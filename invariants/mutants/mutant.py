@@ -10,11 +10,14 @@ from engine.statements import AREAS, Catalogue, load_migrations
 
 # Steps of the protocol that a node's process takes differently. `claims-named-by-worker`: every claim of a
 # node carries one name, the worker's, as in picker.md; the node is given `name_claim` accordingly. The others are
-# pickers, limiters and nodes of `invariants/mutants/protocol.py`, or relays of `invariants/mutants/handover.py`.
+# pickers, limiters and nodes of `invariants/mutants/protocol.py`, relays of `invariants/mutants/handover.py`, or stores
+# of `invariants/mutants/stores.py`.
 ProtocolStep = Literal[
     "claims-named-by-worker", "riders-of-the-stale", "children-after-update", "placeholder-per-value",
     "serialise-outside-guard", "min-demand-unclamped", "inline-onto-any-key", "admits-before-it-continues",
-    "sleep-until-poked", "acks-first", "keeps-cursor", "sweeps-in-steps",
+    "sleep-until-poked",
+    "acks-first", "keeps-cursor", "sweeps-in-steps",
+    "emits-apart", "pages-by-offset", "forgets-rollback", "keeps-snapshot", "commits-again",
 ]  # fmt: skip
 
 

@@ -35,7 +35,7 @@ TRANSPORT_MUTANTS: Final = (
     Mutant(
         name="ack-any-message",
         summary="an ack removes the message that it names, the group's head or not",
-        caught_by=("no-lost-message",),
+        caught_by=("group-fifo",),
         functions={
             "transport_ack": (
                 Patch(
@@ -135,7 +135,7 @@ TRANSPORT_MUTANTS: Final = (
     Mutant(
         name="head-from-snapshot",
         summary="the head message is read together with the group, before the group is locked, as in one statement",
-        caught_by=("group-exclusive",),
+        caught_by=("group-fifo",),
         functions={
             "transport_claim": (
                 Patch(

@@ -3,15 +3,10 @@ from __future__ import annotations
 import pytest
 
 from engine.statements import Catalogue
+from invariants.areas import RULES
 from invariants.mutants import REGISTRY, DriftedPatchError, Mutant, Patch
-from invariants.picker import PICKER_RULES
 
 CATALOGUE = Catalogue.load()
-# Invariants of the store, the relay and the transport (claims.md).
-DELIVERY = {
-    "group-exclusive", "group-fifo", "lease-fenced", "no-lost-message", "group-fairness", "outbox-no-loss",
-    "spawn-once", "timer-rearm",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -33,7 +28,7 @@ def test_a_function_is_replaced_by_its_patched_definition() -> None:
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_mutant_is_caught_by_a_known_invariant(name: str) -> None:
     assert REGISTRY[name].caught_by
-    assert set(REGISTRY[name].caught_by) <= {rule.name for rule in PICKER_RULES} | DELIVERY
+    assert set(REGISTRY[name].caught_by) <= {rule.name for rule in RULES}
 
 
 @pytest.mark.parametrize("old", ["no such text", "g"])
