@@ -18,6 +18,7 @@ from typing import Final
 
 from invariants.changes import Changes, Columns, Parser, Sorter
 from invariants.evidence import Evidence, LedgerSummary
+from invariants.exercise import Exercise
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Relation, Row, Transaction, format_lsn, reduce
 from invariants.ledger.state import State, Step, Table
@@ -69,6 +70,7 @@ class Judge:
         self._settled: Callable[[Row], bool] = lambda _: False
         self._columns: Columns | None = None
         self._rules: list[Rule] = []
+        self.exercise: Exercise | None = None
         self._sorter: Sorter | None = None
         self._parser = Parser()
         # Which rules look at a transaction, by the groups that it has.
@@ -109,6 +111,8 @@ class Judge:
 
     def _feed(self, transaction: Transaction, changes: Changes) -> None:
         mask = changes.mask
+        if self.exercise is not None and self.exercise.groups & mask:
+            self._count(self.exercise, transaction, changes)
         listeners = self._listeners.get(mask)
         if listeners is None:
             listeners = self._listeners[mask] = [rule for rule in self._rules if rule.groups & mask]
@@ -117,6 +121,13 @@ class Judge:
                 rule.transaction(transaction, changes)
             except Exception as error:  # noqa: BLE001  # unknown, never held
                 self._out(rule, error)
+
+    def _count(self, exercise: Exercise, transaction: Transaction, changes: Changes) -> None:
+        """Figures that cannot be had cost no verdict."""
+        try:
+            exercise.transaction(transaction, changes)
+        except Exception:  # noqa: BLE001
+            self.exercise = None
 
     def _replay(self, transaction: Transaction) -> Changes:
         apply, replay, sorter = self._state.apply, self._state.replay, self._sorter
@@ -146,6 +157,7 @@ class Judge:
 
     def _make_rules(self, columns: Columns) -> None:
         self._rules = [rule(columns, self._witness) for rule in PICKER_RULES]
+        self.exercise = None if self._witness is None else Exercise(columns, self._witness)
         early, self._early = self._early, []
         for transaction, changes in early:
             self._feed(transaction, changes)
@@ -232,7 +244,11 @@ def judge(
             judgement(rule.name, rule.checked, rule.findings.count, mine, reason, expected=expected)
         )
     return Report(
-        tuple(judgements), first.transactions, first.changes, 0 if operations is None else len(operations)
+        tuple(judgements),
+        first.transactions,
+        first.changes,
+        0 if operations is None else len(operations),
+        {} if first.exercise is None else first.exercise.counts,
     )
 
 

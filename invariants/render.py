@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +25,18 @@ def print_report(console: Console, report: Report, shown: int = SHOWN) -> None:
             print_violation(console, judgement, violation)
         if judgement.violated > shown:
             console.print(f"… and {judgement.violated - shown:,} more violations of {judgement.invariant}\n")
+
+
+def print_exercises(console: Console, counts: Mapping[str, int]) -> None:
+    """What bit during the load, and what did not, in one line; nothing where nothing was counted."""
+    if not counts:
+        return
+    happened = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    missing = [name.replace("_", " ") for name, count in counts.items() if not count]
+    line = "under load: " + (", ".join(happened) or "nothing")
+    if missing:
+        line += f"; not exercised: {', '.join(missing)}"
+    console.print(line, soft_wrap=True)
 
 
 def print_verdict(console: Console, verdict: str, reason: str | None) -> None:

@@ -9,11 +9,12 @@ from invariants.mutants.coordination import COORDINATION_MUTANTS
 from invariants.mutants.limiter import LIMITER_MUTANTS
 from invariants.mutants.maintenance import MAINTENANCE_MUTANTS
 from invariants.mutants.mutant import DriftedPatchError, Mutant, Patch, ProtocolStep
+from invariants.mutants.node import NODE_MUTANTS
 from invariants.mutants.picker import PICKER_MUTANTS
 
 REGISTRY: dict[str, Mutant] = {
     mutant.name: mutant
-    for mutants in (PICKER_MUTANTS, COORDINATION_MUTANTS, LIMITER_MUTANTS, MAINTENANCE_MUTANTS)
+    for mutants in (PICKER_MUTANTS, COORDINATION_MUTANTS, LIMITER_MUTANTS, MAINTENANCE_MUTANTS, NODE_MUTANTS)
     for mutant in mutants
 }
 

@@ -14,6 +14,7 @@ from engine.statements import Catalogue
 ProtocolStep = Literal[
     "claims-named-by-worker", "riders-of-the-stale", "children-after-update", "placeholder-per-value",
     "serialise-outside-guard", "min-demand-unclamped", "inline-onto-any-key", "admits-before-it-continues",
+    "sleep-until-poked",
 ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from engine.scheduler import Scheduler
 from engine.statements import Catalogue, Statement
 from engine.values import UnstorableValue
 from invariants.mutants.mutant import Mutant, ProtocolStep
+from invariants.mutants.node import SleepsUntilPoked
 
 _COLUMNS = (
     "fsm", "fsm_version", "step", "state", "queue", "priority", "eligible_at", "concurrency_key", "rate_limit",
@@ -213,6 +214,7 @@ SCHEDULERS: dict[ProtocolStep, type[Scheduler]] = {
     "serialise-outside-guard": CrashesOnUnstorable,
     "inline-onto-any-key": InlineOntoAnyKey,
     "admits-before-it-continues": AdmitsBeforeItContinues,
+    "sleep-until-poked": SleepsUntilPoked,
 }
 
 

@@ -10,11 +10,24 @@ from stress.scenarios.children import CHILDREN
 from stress.scenarios.inline import INLINE
 from stress.scenarios.limits import LIMITED
 from stress.scenarios.mixed import MIXED
+from stress.scenarios.pokes_dropped import POKES_DROPPED
 from stress.scenarios.scenario import Converse, Insert, InsertMany, Operation, Planned, Scenario, Send
 from stress.scenarios.signals import SIGNALS
 
 SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for scenario in (MIXED, SIGNALS, CHILDREN, INLINE, LIMITED)
+    scenario.name: scenario for scenario in (MIXED, SIGNALS, CHILDREN, INLINE, LIMITED, POKES_DROPPED)
 }
 
-__all__ = ["SCENARIOS", "Converse", "Insert", "InsertMany", "Operation", "Planned", "Scenario", "Send"]
+AnyScenario = Scenario
+
+__all__ = [
+    "SCENARIOS",
+    "AnyScenario",
+    "Converse",
+    "Insert",
+    "InsertMany",
+    "Operation",
+    "Planned",
+    "Scenario",
+    "Send",
+]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+# The name of the application that all nodes and clients of a run are of.
+INSTANCE = "swarm"
+
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A node process. Times in milliseconds. `mutant` names a patch of the statements, None for the sound engine."""
+    """A node process. Times in milliseconds. `mutant` names a patch of the statements, None for the sound engine.
+    `pokes`: it announces work, and listens."""
 
     dsn: str
     name: str
@@ -18,6 +22,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     reap_interval_ms: float
     max_delay_ms: float
     drain_timeout_ms: float
+    pokes: bool
 
 
 class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +43,7 @@ class LocustMasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     workers: int
     users: int
+    scenario: str
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,9 +11,6 @@ from invariants.picker import PICKER_RULES
 from tests.fixtures.arena import OpenArena, of, verdicts
 from tests.integration.mutant_scripts import SCRIPTS, TO_REST
 
-# Only a whole run can hold notifications back.
-UNBROKEN = {"poke-is-a-hint"}
-
 
 def test_every_mutant_has_a_script() -> None:
     assert set(SCRIPTS) == set(REGISTRY)
@@ -21,7 +18,7 @@ def test_every_mutant_has_a_script() -> None:
 
 def test_every_rule_catches_a_mutant() -> None:
     caught = {invariant for mutant in REGISTRY.values() for invariant in mutant.caught_by}
-    assert {rule.name for rule in PICKER_RULES} - caught == UNBROKEN
+    assert {rule.name for rule in PICKER_RULES} <= caught
 
 
 @pytest.mark.parametrize("mutant", SCRIPTS)

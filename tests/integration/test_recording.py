@@ -184,6 +184,13 @@ def test_a_recorder_whose_parent_is_gone_cleans_up(migrated: str, tmp_path: Path
     assert read_ledger_summary(tmp_path).reason == "the parent is gone"
 
 
+def test_a_recording_that_is_abandoned_says_why(migrated: str, tmp_path: Path) -> None:
+    recorder = RecorderProcess(migrated, tmp_path)
+    recorder.abandon("the run was interrupted")
+    assert count(migrated, SLOTS) == count(migrated, PUBLICATIONS) == 0
+    assert read_ledger_summary(tmp_path).reason == "the run was interrupted"
+
+
 def test_a_killed_recorder_leaves_a_ledger_that_is_judged_as_cut(open_arena: OpenArena) -> None:
     arena = open_arena(None)
     one = arena.session("one")

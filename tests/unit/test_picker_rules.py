@@ -354,6 +354,49 @@ def lost_race_surfaces(trace: Trace) -> None:
     trace.did("node", "claim", {"queue": "default", "batch": 1, "claim": "a.1"}, error, "fail")
 
 
+LOCK_TIMEOUT = {"error": "LockNotAvailable", "sqlstate": "55P03", "message": "lock timeout"}
+
+
+def impatient_flush(trace: Trace, *kinds: str) -> list[list[Any]]:
+    """A flush that waited in vain for a lock; its outcomes."""
+    trace.insert(1)
+    outcomes = [[number, "a.1", kind] for number, kind in enumerate(kinds, 1)]
+    trace.did("node", "flush", {"outcomes": outcomes}, LOCK_TIMEOUT, "fail")
+    return outcomes
+
+
+def impatience_drops_an_outcome(trace: Trace) -> None:
+    spawn, _ = impatient_flush(trace, "childs", "done")
+    trace.change(1).commit()
+    trace.did("node", "flush", {"outcomes": [spawn]}, {"xid": None, "committed": []})
+
+
+def impatience_without_children(trace: Trace) -> None:
+    outcomes = impatient_flush(trace, "done", "next")
+    trace.change(1).commit()
+    trace.did("node", "flush", {"outcomes": outcomes}, {"xid": None, "committed": []})
+
+
+def impatience_sends_again(trace: Trace) -> None:
+    for outcome in impatient_flush(trace, "childs", "done"):
+        trace.change(1).commit()
+        trace.did("node", "flush", {"outcomes": [outcome]}, {"xid": None, "committed": []})
+
+
+def impatience_is_killed(trace: Trace) -> None:
+    impatient_flush(trace, "childs", "done")
+    trace.did("harness", "fault", {"fault": "kill", "target": "node", "pid": 1}, None)
+
+
+@pytest.mark.parametrize("play", [impatience_sends_again, impatience_is_killed])
+def test_a_spawning_flush_that_waited_in_vain_and_was_sent_again_in_parts_surfaces_to_nobody(
+    play: Callable[[Trace], None],
+) -> None:
+    trace = Trace()
+    play(trace)
+    assert trace.of("contention-quiet").verdict == "held"
+
+
 def deadlock_surfaces(trace: Trace) -> None:
     trace.insert(1)
     error = {"error": "DeadlockDetected", "sqlstate": "40P01", "message": "deadlock detected"}
@@ -796,6 +839,8 @@ BROKEN: list[tuple[str, Callable[[Trace], None], str]] = [
     ("pick-order", started_early, "98.000 s before it was eligible"),
     ("lease-respect", reaped_in_time, "97.000 s of its lease left"),
     ("contention-quiet", lost_race_surfaces, "claim of node ended with UniqueViolation (23505)"),
+    ("contention-quiet", impatience_drops_an_outcome, "flush of node ended with LockNotAvailable (55P03)"),
+    ("contention-quiet", impatience_without_children, "flush of node ended with LockNotAvailable (55P03)"),
     ("no-deadlock", deadlock_surfaces, "insert_many of client ended in deadlock"),
     (
         "single-owner",
