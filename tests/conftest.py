@@ -5,6 +5,7 @@ pytest_plugins = [
     "tests.fixtures.race",
     "tests.fixtures.arena",
     "tests.fixtures.courier",
+    "tests.fixtures.depot",
     "tests.fixtures.node",
     "tests.fixtures.postgres",
     "tests.fixtures.stores",
