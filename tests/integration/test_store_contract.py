@@ -109,7 +109,10 @@ def test_whatever_json_can_express_comes_back_equal(store: Store) -> None:
     for name, context in CONTEXTS.items():
         subject = execution(name, context=context)
         store.commit(
-            subject, emits=[("t", event("1", **context))], spawns=[("c", "r", context)], trace={"entry": context}
+            subject,
+            emits=[("t", event("1", **context))],
+            spawns=[("c", "r", context)],
+            trace={"entry": context},
         )
 
         loaded = store.load(name)
@@ -197,7 +200,7 @@ def test_what_cannot_be_stored_is_refused(store: Store) -> None:
             kept.append(name)
     assert kept == []
     assert store.list_executions().items == ()
-    assert store.pending_outbox() == store.pending_spawns() == []
+    assert (store.pending_outbox(), store.pending_spawns()) == ([], [])
 
 
 def test_what_cannot_be_stored_harms_no_other_in_its_batch(store: Store) -> None:
@@ -296,7 +299,9 @@ def test_a_second_first_save_is_a_conflict(store: Store, path: Path) -> None:
 
 
 @both_paths
-def test_an_event_that_was_processed_is_refused_whatever_its_caller_looked_up(store: Store, path: Path) -> None:
+def test_an_event_that_was_processed_is_refused_whatever_its_caller_looked_up(
+    store: Store, path: Path
+) -> None:
     subject = execution()
     do(store, path(subject, "m"))
     before = store.load("e")
@@ -316,7 +321,9 @@ def test_an_event_with_an_empty_id_is_an_event(store: Store, path: Path) -> None
 
 
 @both_paths
-def test_of_many_writers_at_one_version_one_wins_and_the_others_find_its(backend: Backend, path: Path) -> None:
+def test_of_many_writers_at_one_version_one_wins_and_the_others_find_its(
+    backend: Backend, path: Path
+) -> None:
     stores = [backend.open() for _ in range(WRITERS)]
     subject = execution()
     stores[0].save(subject)
@@ -453,7 +460,9 @@ def test_the_last_operation_on_a_timer_counts(store: Store) -> None:
     )  # fmt: skip
     assert store.due_timers(10.0) == [("e", "a", 2.0), ("e", "b", 3.0)]
 
-    store.commit(subject, timers=[TimerOp("cancel", "a"), TimerOp("schedule", "b", 5.0), TimerOp("cancel", "none")])
+    store.commit(
+        subject, timers=[TimerOp("cancel", "a"), TimerOp("schedule", "b", 5.0), TimerOp("cancel", "none")]
+    )
     assert store.due_timers(10.0) == [("e", "b", 5.0)]
 
 
@@ -599,7 +608,9 @@ def test_a_listing_is_filtered_and_complete_and_in_id_order(store: Store) -> Non
     for limit in (1, 3, 7, 20, 21):
         assert listed(store, limit) == [e[0] for e in every]
         assert listed(store, limit, status="DONE") == [e[0] for e in every if e[1] == "DONE"]
-        assert listed(store, limit, status=["DONE", "RUNNING", "DONE"]) == [e[0] for e in every if e[1] != "PENDING"]
+        assert listed(store, limit, status=["DONE", "RUNNING", "DONE"]) == [
+            e[0] for e in every if e[1] != "PENDING"
+        ]
         assert listed(store, limit, definition_id="d1") == [e[0] for e in every if e[2] == "d1"]
         assert listed(store, limit, roots_only=True) == [e[0] for e in every if e[3] is None]
         assert listed(store, limit, status=["DONE"], definition_id="d2", roots_only=False) == [
@@ -611,7 +622,15 @@ def test_a_listing_is_filtered_and_complete_and_in_id_order(store: Store) -> Non
 def test_a_summary_says_what_the_execution_says(store: Store) -> None:
     store.save(execution(status="DONE", outcome="paid", active_path="a/b", parent_id="p"))
     (item,) = store.list_executions().items
-    found = [item.id, item.definition_id, item.version, item.status, item.outcome, item.active_path, item.parent_id]
+    found = [
+        item.id,
+        item.definition_id,
+        item.version,
+        item.status,
+        item.outcome,
+        item.active_path,
+        item.parent_id,
+    ]
     assert found == ["e", "d", 1, "DONE", "paid", "a/b", "p"]
 
 
