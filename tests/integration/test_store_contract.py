@@ -109,7 +109,10 @@ def test_whatever_json_can_express_comes_back_equal(store: Store) -> None:
     for name, context in CONTEXTS.items():
         subject = execution(name, context=context)
         store.commit(
-            subject, emits=[("t", event("1", **context))], spawns=[("c", "r", context)], trace={"entry": context}
+            subject,
+            emits=[("t", event("1", **context))],
+            spawns=[("c", "r", context)],
+            trace={"entry": context},
         )
 
         loaded = store.load(name)
@@ -197,7 +200,7 @@ def test_what_cannot_be_stored_is_refused(store: Store) -> None:
             kept.append(name)
     assert kept == []
     assert store.list_executions().items == ()
-    assert store.pending_outbox() == store.pending_spawns() == []
+    assert (store.pending_outbox(), store.pending_spawns()) == ([], [])
 
 
 def test_what_cannot_be_stored_harms_no_other_in_its_batch(store: Store) -> None:
