@@ -38,7 +38,8 @@ class TraceRing(Watcher):
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         touched: dict[str, None] = {}
         dropped: dict[str, None] = {}
-        for traced in changes.stored.traced:
+        # A statement drops its steps in the order of its plan, which nobody sees.
+        for traced in sorted(changes.stored.traced, key=lambda step: (not step.after, step.index)):
             self.checked += 1
             problem = self._step(traced)
             if problem is not None:

@@ -24,6 +24,10 @@ from invariants.witness import Witness, is_undecided
 # Claims that overtake a ready group may be under way when it becomes ready, and a group whose row a publisher locks at
 # that moment is skipped: by so many a round may be longer than the number of the other groups.
 ROUND_SLACK: Final = 8
+# Transactions that may have begun, and have an xid, before one of a lower xid commits.
+UNDER_WAY: Final = 64
+# More than any round.
+MAX_OVERTAKINGS: Final = 100_000
 
 
 def about(group: str) -> list[tuple[str, str]]:
@@ -367,17 +371,28 @@ class NoLostMessage(Watcher):
         self.findings.add(f"group {group}: {problem}", (), number, (), about(group))
 
 
+class _Overtaking(msgspec.Struct, frozen=True):
+    """A claim of a group that became ready later: in which transaction, of which group, and the youngest xid then."""
+
+    number: int
+    group: str
+    xid: int
+
+
 class _Ready(msgspec.Struct):
-    """A group that waits for a consumer: since which transaction, how long one round was then, and by how many
-    claims of groups that became ready later it was overtaken."""
+    """A group that waits for a consumer: since which transaction, how long one round was then, and by which claims it
+    was overtaken."""
 
     since: int
     round: int
-    overtaken: int = 0
+    overtakings: list[_Overtaking] = msgspec.field(default_factory=list)
 
 
 class GroupFairness(Watcher):
     """Counts for the group that has waited longest how often one that became ready later was taken before it.
+
+    What counts is decided when it is taken itself: a claim that had it locked already, and committed later, was passed
+    by, not waited for. So overtakings since that claim's transaction began are none.
 
     A claim may leave out groups below its floor: only those of at least the taken group's priority count. One that has
     waited less is overtaken no more often than the longest waiting of its priority, so that one is enough.
@@ -393,9 +408,11 @@ class GroupFairness(Watcher):
         self._leases: dict[str, Lease] = {}
         # By priority, in the order in which they became ready.
         self._ready: dict[int, dict[str, _Ready]] = {}
+        self._youngest_xid = 0
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         stored = changes.stored
+        self._youngest_xid = max(self._youngest_xid, transaction.xid)
         touched: dict[str, None] = {}
         for queued in stored.queued:
             count = self._messages.get(queued.group, 0) + (1 if queued.born else -1)
@@ -408,6 +425,7 @@ class GroupFairness(Watcher):
             if leased.before is not None:
                 ready = self._ready.get(leased.before.priority, {}).pop(leased.group, None)
                 if ready is not None and taken(leased):
+                    self._had_its_turn(leased.group, ready, transaction.xid - UNDER_WAY)
                     self._overtake(transaction, leased.group, ready, leased.before.priority)
             if leased.after is None:
                 self._leases.pop(leased.group, None)
@@ -438,13 +456,24 @@ class GroupFairness(Watcher):
             if floor < priority or longest is None or waiting[longest].since >= taken_.since:
                 continue
             ready = waiting[longest]
-            ready.overtaken += 1
-            if ready.overtaken == ready.round + ROUND_SLACK + 1:
-                self.findings.add(
-                    f"group {longest} has been ready since commit {ready.since}, when there were {ready.round} groups, "
-                    f"and {ready.overtaken} claims went to groups that became ready later, the last to {group}",
-                    (), transaction.number, (), about(longest),
-                )  # fmt: skip
+            if len(ready.overtakings) < MAX_OVERTAKINGS:
+                ready.overtakings.append(_Overtaking(transaction.number, group, self._youngest_xid))
+
+    def _had_its_turn(self, group: str, ready: _Ready, before_xid: float) -> None:
+        counted = [each for each in ready.overtakings if each.xid < before_xid]
+        if len(counted) > ready.round + ROUND_SLACK:
+            self.findings.add(
+                f"group {group} has been ready since commit {ready.since}, when there were {ready.round} groups, "
+                f"and {len(counted)} claims went to groups that became ready later, the last to {counted[-1].group}",
+                (), counted[-1].number, (), about(group),
+            )  # fmt: skip
+
+    def conclude(self, _: Rest) -> str | None:
+        """Some never had their turn."""
+        for waiting in self._ready.values():
+            for group, ready in waiting.items():
+                self._had_its_turn(group, ready, float("inf"))
+        return None
 
 
 TRANSPORT_RULES: Final[tuple[type[Watcher], ...]] = (

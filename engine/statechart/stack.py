@@ -65,7 +65,14 @@ class Stack:
         """Create the schema where there is none, and connect. Raises InfrastructureError."""
         async with AsyncExitStack() as opening:
             enter = opening.enter_async_context
-            self.store = await enter(await AsyncShardedStore.from_dsns(self._dsns, pool_size=self._pool_size))
+            self.store = await enter(
+                await AsyncShardedStore.from_dsns(
+                    self._dsns,
+                    pool_size=self._pool_size,
+                    trace_max=self._trace_max,
+                    catalogue=self._catalogue,
+                )
+            )
             self.transport = await enter(
                 await AsyncShardedTransport.from_dsns(
                     self._dsns, pool_size=self._pool_size, observer=self._observer, queue=self._queue

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -40,11 +41,11 @@ class Contender:
         self._stack, self._scenario, self._recorder = stack, scenario, recorder
         self._random = Random(seed)
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set."""
-        while not stop.is_set():
+    async def run(self, calm: asyncio.Event, stop: asyncio.Event) -> None:
+        """Until one of the two is set. It emits nothing: clients wait while there is a backlog, and it does not."""
+        while not (calm.is_set() or stop.is_set()):
             try:
-                await self._act(bump(self._random, (self._random.choice(HOT),)))
+                await self._act(replace(bump(self._random, (self._random.choice(HOT),)), emits=()))
             except (psycopg.Error, PoolTimeout):
                 self._recorder.count("tick_failed")
             await asyncio.sleep(self._random.expovariate(1 / CONTENDER_PAUSE_S))
@@ -82,10 +83,10 @@ async def serve(config: NodeConfig) -> None:
     """Run the node until SIGTERM."""
     scenario = SCENARIOS[config.scenario]
     assert isinstance(scenario, StoreScenario)
-    stop = asyncio.Event()
+    stop, calm = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_reader(sys.stdin.fileno(), lifeline)
+    loop.add_reader(sys.stdin.fileno(), lambda: lifeline(calm.set))
     with Recorder(Path(config.history), config.name) as recorder:
         async with Stack(
             config.dsns,
@@ -102,7 +103,7 @@ async def serve(config: NodeConfig) -> None:
                 Contender(stack, scenario, recorder, f"{config.name}/{number}")
                 for number in range(scenario.contenders)
             ]
-            await asyncio.gather(stack.run(stop), *(contender.run(stop) for contender in contenders))
+            await asyncio.gather(stack.run(stop), *(contender.run(calm, stop) for contender in contenders))
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ class Swarm:
     clients: list[Child] = field(default_factory=list)
     frozen: set[int] = field(default_factory=set)
     latest: LoadReport | None = None
+    calm: bool = False
     _master: Child | None = None
     _unread: bytes = b""
     _generation: int = 0
@@ -68,6 +69,8 @@ class Swarm:
             place=place,
         )
         self.nodes[place] = Child.start(name, scenario.subject.node, node, self._log(name))
+        if self.calm:
+            self.nodes[place].ask_to_stop()
         return self.nodes[place]
 
     def kill_node(self, place: int) -> Child:
@@ -116,7 +119,10 @@ class Swarm:
             self.clients.append(Child.start(name, "stress.swarm.locust_worker", worker, self._log(name)))
 
     def stop_load(self) -> None:
-        """Let the users end their calls. Raises ChildDied when Locust does not end in time."""
+        """Let the users end their calls, and nodes make no load. Raises ChildDied when Locust does not end in time."""
+        self.calm = True
+        for node in self.nodes.values():
+            node.ask_to_stop()
         if self._master is None:
             return
         self._master.ask_to_stop()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.machine import Await, Child, Done, Next, Outcome, ScheduleChildren, Signal, Step, Stop
-from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES
+from invariants.areas import AREAS
 from stress.scenarios import SCENARIOS, Converse, Insert, InsertMany, StoreScenario
 from stress.scenarios.family import Family, FamilyFailure, family
 from stress.scenarios.mailbox import Mailbox, conversation
@@ -19,7 +19,9 @@ SEEDS = range(40)
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_declares_invariants_that_exist(name: str) -> None:
-    assert set(SCENARIOS[name].exercises) <= {rule.name for rule in PICKER_RULES} - ALWAYS_EXERCISED
+    areas = [AREAS[area] for area in SCENARIOS[name].subject.areas]
+    known = {rule.name for area in areas for rule in area.rules}
+    assert set(SCENARIOS[name].exercises) <= known - {rule for area in areas for rule in area.always}
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

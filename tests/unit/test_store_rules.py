@@ -740,6 +740,32 @@ def test_a_put_off_group_is_not_overtaken() -> None:
     assert trace.of("group-fairness").verdict == "held"
 
 
+def test_a_group_whose_claim_is_under_way_is_passed_by_and_not_overtaken() -> None:
+    trace = StoreTrace()
+    trace.publish("old", "m")
+    seqs = [trace.publish(f"new{number}", "m") for number in range(20)]
+    for number, seq in enumerate(seqs):
+        trace.claim(f"new{number}", f"t{number}", seq)
+    trace.claim("old", "held-all-the-while", 1)
+    assert trace.of("group-fairness").verdict == "held"
+    late = StoreTrace()
+    new_groups_first(late)
+    for number in range(100):
+        late.version(f"other{number}", 1).done()
+    late.claim("old", "at-last", 1)
+    assert late.of("group-fairness").verdict == "violated"
+
+
+def test_steps_that_one_statement_drops_are_dropped_in_any_order() -> None:
+    trace = StoreTrace()
+    for index in range(7):
+        if index == 4:
+            trace.done()
+        trace.put("trace", "a", index, "{}")
+    trace.drop("trace", "a", 1).drop("trace", "a", 0).drop("trace", "a", 2).done()
+    assert trace.of("trace-ring").verdict == "held"
+
+
 def test_a_group_below_the_floor_is_not_overtaken_by_those_above() -> None:
     trace = StoreTrace()
     trace.publish("low", "m")
