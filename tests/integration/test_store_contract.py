@@ -111,7 +111,7 @@ def test_whatever_json_can_express_comes_back_equal(store: Store) -> None:
         subject = execution(name, context=context)
         store.commit(
             subject,
-            emits=[("t", event("1", **context))],
+            emits=[("t", event(name, **context))],
             spawns=[("c", "r", context)],
             trace={"entry": context},
         )
@@ -120,8 +120,10 @@ def test_whatever_json_can_express_comes_back_equal(store: Store) -> None:
         assert loaded is not None
         assert repr(loaded.context) == repr(context)
         # As text: 0.0 == -0.0 and 1 == True.
-        assert repr(dict(store.pending_outbox()[-1][2].payload)) == repr(context)
-        assert repr(store.pending_spawns()[-1][4]) == repr(context)
+        (emitted,) = [each for _, _, each in store.pending_outbox() if each.id == name]
+        assert repr(dict(emitted.payload)) == repr(context)
+        (forked,) = [row[4] for row in store.pending_spawns() if row[1] == name]
+        assert repr(forked) == repr(context)
         assert store.read_trace(name) == [{"entry": context, "index": 0}]
         subject.context = {}
         store.save(subject)
