@@ -74,9 +74,10 @@ def test_an_execution_that_is_not_there_processed_nothing(store: Store) -> None:
 
 def test_every_field_of_an_execution_comes_back(store: Store) -> None:
     subject = execution(
-        definition_fqn="a.b", root_path="r", status="SUSPENDED", outcome="paid", error="ValueError: no", active_path="r/s",
-        history={"r": "r/s"}, context={"n": 1, "list": [1, 2.5, None, True, {"x": "y"}]}, priority=4, parent_id="p",
-        child_id="c", children={"c1": Child(root_path="r", finished=True, outcome="done", result={"n": 1})}, invoke_seq=7,
+        definition_fqn="a.b", root_path="r", status="SUSPENDED", outcome="paid", error="ValueError: no",
+        active_path="r/s", history={"r": "r/s"}, context={"n": 1, "list": [1, 2.5, None, True, {"x": "y"}]},
+        priority=4, parent_id="p", child_id="c", invoke_seq=7,
+        children={"c1": Child(root_path="r", finished=True, outcome="done", result={"n": 1})},
     )  # fmt: skip
     store.save(subject)
 
@@ -110,7 +111,7 @@ def test_whatever_json_can_express_comes_back_equal(store: Store) -> None:
         subject = execution(name, context=context)
         store.commit(
             subject,
-            emits=[("t", event("1", **context))],
+            emits=[("t", event(name, **context))],
             spawns=[("c", "r", context)],
             trace={"entry": context},
         )
@@ -119,8 +120,10 @@ def test_whatever_json_can_express_comes_back_equal(store: Store) -> None:
         assert loaded is not None
         assert repr(loaded.context) == repr(context)
         # As text: 0.0 == -0.0 and 1 == True.
-        assert repr(dict(store.pending_outbox()[-1][2].payload)) == repr(context)
-        assert repr(store.pending_spawns()[-1][4]) == repr(context)
+        (emitted,) = [each for _, _, each in store.pending_outbox() if each.id == name]
+        assert repr(dict(emitted.payload)) == repr(context)
+        (forked,) = [row[4] for row in store.pending_spawns() if row[1] == name]
+        assert repr(forked) == repr(context)
         assert store.read_trace(name) == [{"entry": context, "index": 0}]
         subject.context = {}
         store.save(subject)
@@ -505,7 +508,7 @@ def test_steps_that_come_at_once_from_everywhere_get_an_index_each(backend: Back
         for n in range(10):
             store.commit(subject, trace={"by": "commit", "n": n})
 
-    acts = [lambda store=store: append(store) for store in stores[:5]]  # type: ignore[misc]
+    acts = [lambda store=store: append(store) for store in stores[:5]]
     assert at_once([*acts, lambda: commit(stores[5])]) == [None] * 6
     steps = stores[0].read_trace("e")
     assert [step["index"] for step in steps] == list(range(60))
