@@ -9,7 +9,7 @@ that broke for a reason of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
@@ -21,10 +21,11 @@ from hypothesis.errors import Flaky, HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from engine.statements import Catalogue
-from models.limiter_machine import START as LIMITER_START
+from models.coordination_machine import coordination_machine
 from models.limiter_machine import limiter_machine
-from models.machine import START, OutOfTime, Tally, picker_machine
+from models.machine import OutOfTime, Tally, picker_machine
 from models.sessions import Sessions
+from models.strategies import START
 
 Verdict = Literal["held", "violated", "unknown"]
 
@@ -48,7 +49,8 @@ MachineFactory = Callable[[Sessions, Tally, Catalogue | None], type[RuleBasedSta
 # Machines by the name of what they hold against its model, and the instant at which their clock starts.
 MACHINES: Mapping[str, tuple[MachineFactory, datetime]] = {
     "picker": (picker_machine, START),
-    "limiter": (limiter_machine, LIMITER_START),
+    "coordination": (coordination_machine, START),
+    "limiter": (limiter_machine, START),
 }
 
 
@@ -78,6 +80,7 @@ def fuzz(
     seed: int,
     profile: Profile = PROFILES["ci"],
     catalogue: Catalogue | None = None,
+    schema: Sequence[str] = (),
     shrink_seconds: float = float("inf"),
     rounds: int | None = None,
 ) -> Finding:
@@ -85,13 +88,15 @@ def fuzz(
 
     `rounds` ends it earlier: so many rounds are the same work on a slow machine and on a fast one.
 
-    `catalogue` puts other statements in the place of the engine's. Raises ValueError for a database that is not empty,
-    and psycopg.OperationalError where it cannot be reached at the start.
+    `catalogue` puts other statements in the place of the engine's; `schema` are run after its migrations.
+
+    Raises ValueError for a database that is not empty, and psycopg.OperationalError where it cannot be reached at the
+    start.
     """
     factory, start = MACHINES[machine]
     began = time.monotonic()
     tally = Tally(deadline=began + seconds, shrink_seconds=shrink_seconds)
-    with Sessions.opened(dsn, start) as sessions:
+    with Sessions.opened(dsn, start, schema) as sessions:
         for done in count(1):
             verdict, reason, evidence = _round(factory(sessions, tally, catalogue), tally, seed, profile)
             spent = time.monotonic() - began

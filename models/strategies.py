@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 from engine.picker import INTEGER, LIVE, SMALLINT, STATUSES, Job, Status
 from engine.values import MAX_INDEXED_BYTES, MAX_JSON_DEPTH
 
+# Where the machines' clocks start.
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
 # What has a meaning of its own in SQL, array literals, COPY, JSON or LIKE, and what text handling tends to get wrong.
 TEXT_CORNERS = (
     "", " ", "NULL", "null", "\\N", "\\", "\\\\", "'", "''", '"', '""', "{}", "{", "}", "{NULL}", ",", ";", "--", "/*",
@@ -266,6 +269,8 @@ def refused_jobs(draw: st.DrawFn) -> dict[str, Any]:
 CROWDED_QUEUES = ("default", "")
 CROWDED_KEYS = ("a", "a:1", "", "1", "2", "3", "4")
 CROWDED_IDENTITIES = ("x", "y", "")
+# Keys of one gate, where it is configured.
+GATED_KEYS = ("g:1", "g")
 CROWDED_STATES: tuple[dict[str, Any], ...] = (
     {},
     {"n": 1},
@@ -302,4 +307,21 @@ def crowded_jobs(now: datetime) -> st.SearchStrategy[Job]:
         correlation_scope=st.sampled_from(
             (LIVE, ("runnable",), (), STATUSES, ("runnable", "executing", "done"))
         ),
+    )
+
+
+def coordinated_jobs(now: datetime) -> st.SearchStrategy[Job]:
+    """Jobs that get to run, and so to wait, to fan out and to end: mostly eligible, some with a key or an identity."""
+    return st.builds(
+        Job,
+        fsm=st.just("m"),
+        step=st.just("s"),
+        state=st.sampled_from(CROWDED_STATES),
+        queue=st.sampled_from((*CROWDED_QUEUES[:1] * 6, *CROWDED_QUEUES[1:])),
+        priority=st.sampled_from((0, 0, 1)),
+        eligible_at=st.sampled_from((*[None] * 9, now + timedelta(seconds=30))),
+        concurrency_key=st.sampled_from((*[None] * 4, *GATED_KEYS, *GATED_KEYS, "a")),
+        correlation_key=st.none() | st.sampled_from(CROWDED_IDENTITIES),
+        correlation_scope=st.sampled_from((LIVE, LIVE, ("runnable", "executing"), ("runnable",), STATUSES)),
+        rate_limit=st.sampled_from((None, None, "r:1")),
     )

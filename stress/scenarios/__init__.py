@@ -18,4 +18,16 @@ SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario for scenario in (MIXED, SIGNALS, CHILDREN, INLINE, LIMITED, POKES_DROPPED)
 }
 
-__all__ = ["SCENARIOS", "Converse", "Insert", "InsertMany", "Operation", "Planned", "Scenario", "Send"]
+AnyScenario = Scenario
+
+__all__ = [
+    "SCENARIOS",
+    "AnyScenario",
+    "Converse",
+    "Insert",
+    "InsertMany",
+    "Operation",
+    "Planned",
+    "Scenario",
+    "Send",
+]

@@ -21,7 +21,7 @@ from stress.scenarios.signals import EXERCISES as SIGNALS
 
 HOT_KEYS = 8
 SPREAD_KEYS = 500
-IDENTITIES_PER_WINDOW = 24
+IDENTITIES_PER_WINDOW = 18
 QUEUES = ("default", "bulk", "urgent")
 PRIORITIES = (-5, 0, 0, 0, 3, 9)
 SCOPES: tuple[tuple[Status, ...], ...] = (
@@ -46,7 +46,7 @@ SCRIPTS: tuple[tuple[float, tuple[str, ...]], ...] = (
     (0.02, ("unstorable",)),
 )
 MANY = (5, 40)
-SHARE_OF_BATCHES = 0.12
+SHARE_OF_BATCHES = 0.18
 # Of the other acts: conversations, families, chains in line, and jobs that need a slot or tokens.
 SHARES = (("plain", 0.65), ("conversation", 0.12), ("family", 0.05), ("chain", 0.08), ("limited", 0.10))
 # What limits hold back would fill the window of other jobs' picks.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from engine.limiter import Limit
 from engine.machine import Machine
 from engine.picker import Job
 from engine.policy import QueuePolicy
+from stress.subjects import PICKER, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,8 @@ class Scenario:
     max_in_queue: Mapping[str, int] = field(default_factory=dict)
     retention_ms: float | None = None
     pokes: Pokes = "none"
+
+    subject: ClassVar[Subject] = PICKER
 
     def pokes_at(self, place: int) -> bool:
         """Whether the node in that place announces work and listens."""

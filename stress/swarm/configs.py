@@ -43,6 +43,7 @@ class LocustMasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     workers: int
     users: int
+    scenario: str
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):

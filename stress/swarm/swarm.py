@@ -51,6 +51,7 @@ class Swarm:
 
     def start_node(self, place: int) -> Child:
         """A new node in a place that has none."""
+        scenario = SCENARIOS[self.config.scenario]
         self._generation += 1
         name = f"node-{place + 1}.{self._generation}"
         node = NodeConfig(
@@ -64,9 +65,9 @@ class Swarm:
             reap_interval_ms=knobs.REAP_INTERVAL_MS,
             max_delay_ms=knobs.MAX_DELAY_MS,
             drain_timeout_ms=knobs.DRAIN_TIMEOUT_MS,
-            pokes=SCENARIOS[self.config.scenario].pokes_at(place),
+            pokes=scenario.pokes_at(place),
         )
-        self.nodes[place] = Child.start(name, "stress.swarm.node_process", node, self._log(name))
+        self.nodes[place] = Child.start(name, scenario.subject.node, node, self._log(name))
         return self.nodes[place]
 
     def kill_node(self, place: int) -> Child:
@@ -90,7 +91,12 @@ class Swarm:
         """The Locust master and its workers, which start their users as soon as all have joined."""
         scenario = SCENARIOS[self.config.scenario]
         port = _free_port()
-        master = LocustMasterConfig(port=port, workers=knobs.LOCUST_WORKERS, users=scenario.clients)
+        master = LocustMasterConfig(
+            port=port,
+            workers=knobs.LOCUST_WORKERS,
+            users=scenario.clients,
+            scenario=self.config.scenario,
+        )
         self._master = Child.start(
             "locust", "stress.swarm.locust_master", master, self._log("locust"), answers=True
         )

@@ -86,11 +86,16 @@ NAMES = (*MUTANTS, *FORMS)
 
 def broken(name: str) -> Catalogue:
     """The engine's catalogue with one broken form. Raises DriftedPatchError where a text has drifted."""
-    catalogue = Catalogue.load()
     if name in MUTANTS:
-        return REGISTRY[name].apply(catalogue)
+        return REGISTRY[name].apply(Catalogue.load())
+    return patched(FORMS[name])
+
+
+def patched(form: Mapping[str, tuple[Patch, ...]]) -> Catalogue:
+    """The engine's catalogue with these patches, by statement. Raises DriftedPatchError where a text has drifted."""
+    catalogue = Catalogue.load()
     texts: dict[str, str] = {}
-    for statement, patches in FORMS[name].items():
+    for statement, patches in form.items():
         texts[statement] = catalogue[statement].text
         for patch in patches:
             texts[statement] = patch.apply(statement, texts[statement])
