@@ -74,9 +74,10 @@ def test_an_execution_that_is_not_there_processed_nothing(store: Store) -> None:
 
 def test_every_field_of_an_execution_comes_back(store: Store) -> None:
     subject = execution(
-        definition_fqn="a.b", root_path="r", status="SUSPENDED", outcome="paid", error="ValueError: no", active_path="r/s",
-        history={"r": "r/s"}, context={"n": 1, "list": [1, 2.5, None, True, {"x": "y"}]}, priority=4, parent_id="p",
-        child_id="c", children={"c1": Child(root_path="r", finished=True, outcome="done", result={"n": 1})}, invoke_seq=7,
+        definition_fqn="a.b", root_path="r", status="SUSPENDED", outcome="paid", error="ValueError: no",
+        active_path="r/s", history={"r": "r/s"}, context={"n": 1, "list": [1, 2.5, None, True, {"x": "y"}]},
+        priority=4, parent_id="p", child_id="c", invoke_seq=7,
+        children={"c1": Child(root_path="r", finished=True, outcome="done", result={"n": 1})},
     )  # fmt: skip
     store.save(subject)
 
@@ -109,7 +110,10 @@ def test_whatever_json_can_express_comes_back_equal(store: Store) -> None:
     for name, context in CONTEXTS.items():
         subject = execution(name, context=context)
         store.commit(
-            subject, emits=[("t", event("1", **context))], spawns=[("c", "r", context)], trace={"entry": context}
+            subject,
+            emits=[("t", event("1", **context))],
+            spawns=[("c", "r", context)],
+            trace={"entry": context},
         )
 
         loaded = store.load(name)
@@ -197,7 +201,7 @@ def test_what_cannot_be_stored_is_refused(store: Store) -> None:
             kept.append(name)
     assert kept == []
     assert store.list_executions().items == ()
-    assert store.pending_outbox() == store.pending_spawns() == []
+    assert (store.pending_outbox(), store.pending_spawns()) == ([], [])
 
 
 def test_what_cannot_be_stored_harms_no_other_in_its_batch(store: Store) -> None:
@@ -502,7 +506,7 @@ def test_steps_that_come_at_once_from_everywhere_get_an_index_each(backend: Back
         for n in range(10):
             store.commit(subject, trace={"by": "commit", "n": n})
 
-    acts = [lambda store=store: append(store) for store in stores[:5]]  # type: ignore[misc]
+    acts = [lambda store=store: append(store) for store in stores[:5]]
     assert at_once([*acts, lambda: commit(stores[5])]) == [None] * 6
     steps = stores[0].read_trace("e")
     assert [step["index"] for step in steps] == list(range(60))

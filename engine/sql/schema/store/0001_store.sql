@@ -74,7 +74,9 @@ CREATE FUNCTION harel_commit_cas(
     new_outcome text DEFAULT NULL,
     new_active_path text DEFAULT NULL,
     new_parent_id text DEFAULT NULL
-) RETURNS boolean LANGUAGE plpgsql AS $$
+) RETURNS boolean LANGUAGE plpgsql
+-- Its statements are asked about one id; a plan made anew for each call costs more than the call.
+SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     IF old_version = 0 THEN
         INSERT INTO executions (id, definition_id, data, version, status, outcome, active_path, parent_id)
