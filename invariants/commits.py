@@ -22,8 +22,9 @@ from invariants.stored import FORKED, MARKED, SAVED, SENT, TIMED, TRACED, Saved
 from invariants.witness import Witness, error_of, is_undecided
 
 COMMIT: Final = "store.commit"
-# What a commit may be refused with; the last, before anything is sent.
-REFUSALS: Final = ("StoreConflict", "EventAlreadyProcessed", "UnstorableValue")
+# What a commit may be refused with, and what keeps it from being sent at all.
+REFUSALS: Final = ("StoreConflict", "EventAlreadyProcessed")
+NOT_SENT: Final = ("UnstorableValue", "Unavailable", "PoolTimeout")
 
 
 class _Version(msgspec.Struct):
@@ -234,6 +235,8 @@ class ConflictTyped(Watcher):
     def _problem(self, o: Operation) -> str | None:
         error, expected = error_of(o), o.value["expected"]
         kind, found = error.get("error"), error.get("found")
+        if kind in NOT_SENT:
+            return None
         if kind not in REFUSALS:
             return f"ended with {kind}: {error.get('message', '')}"
         if kind == "StoreConflict" and found == expected:

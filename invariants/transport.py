@@ -21,9 +21,9 @@ from invariants.rules import Rest, Watcher
 from invariants.stored import LEASED, QUEUED, Lease, Leased
 from invariants.witness import Witness, is_undecided
 
-# Claims that overtake a ready group may be under way when it becomes ready, and a group whose row a publisher locks at
-# that moment is skipped: by so many a round may be longer than the number of the other groups.
-ROUND_SLACK: Final = 8
+# Since when a group waits is known when its publisher commits; others that began earlier and commit later come before
+# it, and claims that overtake it may be under way: by so many a round may be longer than the number of the others.
+ROUND_SLACK: Final = 32
 # Transactions that may have begun, and have an xid, before one of a lower xid commits.
 UNDER_WAY: Final = 64
 # More than any round.

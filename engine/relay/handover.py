@@ -29,6 +29,8 @@ from engine.transport.queue import event_text
 
 # Lanes of the outbox; `outbox_lane` and `relay/move` know this number too.
 LANES = 16
+# How long a relay may leave the spawns alone that it has locked, before its session is ended.
+PATIENCE_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,9 @@ class Handover:
 
     def spawn(self, after: int, limit: int) -> Operation[Spawned]:
         """Make up to `limit` children of the spawns behind seq `after`."""
-        _, rows = yield (Begin(), call(self._sql["relay/spawns"], after, limit))
+        yield (Begin(), call(self._sql["relay/patience"], str(PATIENCE_MS)))
+        # Sent alone: a pipeline ends with a message that makes the server forget to watch the idle session.
+        rows = yield call(self._sql["relay/spawns"], after, limit)
         births, refused = _births(rows)
         if not births:
             yield Commit()

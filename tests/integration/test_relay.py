@@ -15,12 +15,12 @@ import psycopg
 import pytest
 
 from engine.operation import Operation
-from engine.relay import AsyncRelay, AsyncTimerSweeper, Polling, Relay, TimerSweeper
+from engine.relay import AsyncRelay, AsyncTimerSweeper, Polling, Relay, TimerSweeper, handover
 from engine.store import Emit, Event, Execution, PostgresStore, Spawn, TimerOp
 from tests.fixtures.courier import Courier
 from tests.fixtures.node import Notes
 from tests.fixtures.race import TIMEOUT_S
-from tests.fixtures.steps import watched
+from tests.fixtures.steps import Pause, watched
 
 
 def event(event_id: str) -> Event:
@@ -170,6 +170,24 @@ def test_what_is_emitted_to_a_child_waits_for_the_child(courier: Courier) -> Non
     assert courier.delivered("child") == ["start:child", "e1"]
 
 
+def test_a_relay_that_is_paused_with_spawns_in_its_hands_loses_them_to_the_others(
+    courier: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "PATIENCE_MS", 50)
+    courier.parent()
+    courier.fork("child")
+    pause = Pause("relay/make")
+    paused = courier.race.start("paused", pause.of(courier.handover.spawn(0, 10)))
+    pause.reached()
+    pid = courier.race.session("paused").info.backend_pid
+    courier.until("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid, wanted=0)
+    with Relay(courier.dsn) as relay:
+        assert relay.spawn() == 1
+    pause.end()
+    assert isinstance(paused.exception(TIMEOUT_S), psycopg.OperationalError)
+    assert courier.delivered() == ["start:child"]
+
+
 def test_a_due_timer_becomes_one_event_of_the_outbox(courier: Courier) -> None:
     with PostgresStore.from_dsn(courier.dsn) as store, TimerSweeper(courier.dsn) as sweeper:
         execution = Execution(id="x", definition_id="d")
@@ -299,7 +317,7 @@ def test_a_backend_that_dies_at_any_change_has_handed_over_all_or_nothing(courie
     finish(courier)
 
 
-@pytest.mark.parametrize("request_number", range(4))
+@pytest.mark.parametrize("request_number", range(5))
 def test_a_backend_that_dies_between_any_two_statements_has_made_no_child_or_all(
     courier: Courier, request_number: int
 ) -> None:

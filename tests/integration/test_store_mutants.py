@@ -203,7 +203,7 @@ def publish_into_a_lease(depot: Depot) -> None:
 def stream_of_new_groups(depot: Depot) -> None:
     worker = depot.transport("worker")
     worker.publish("old", "e")
-    for number in range(15):
+    for number in range(40):
         worker.publish(f"new{number}", "e")
         message = handed(worker.claim(token=f"t{number}"))
         worker.ack(message.group_id, message.seq, message.token)
@@ -211,9 +211,9 @@ def stream_of_new_groups(depot: Depot) -> None:
 
 def one_busy_group(depot: Depot) -> None:
     worker = depot.transport("worker")
-    worker.publish_many([("busy", f"e{number}") for number in range(30)])
+    worker.publish_many([("busy", f"e{number}") for number in range(50)])
     worker.publish("other", "e")
-    for number in range(20):
+    for number in range(45):
         message = handed(worker.claim(token=f"t{number}"))
         worker.ack(message.group_id, message.seq, message.token)
 

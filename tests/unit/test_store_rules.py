@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import StringIO
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from invariants.areas import AREAS, RULES, STORED_RULES
 from invariants.evidence import Evidence
 from invariants.picker import PICKER_RULES
+from invariants.render import print_report
 from tests.fixtures.store_traces import AT_REST, StoreTrace, clock
 from tests.fixtures.traces import Trace
 
@@ -471,7 +474,7 @@ def published_nowhere(trace: StoreTrace) -> None:
 
 def new_groups_first(trace: StoreTrace) -> None:
     trace.publish("old", "m")
-    for number in range(20):
+    for number in range(45):
         seq = trace.publish(f"new{number}", "m")
         trace.claim(f"new{number}", f"t{number}", seq)
         trace.ack(f"new{number}", f"t{number}", seq)
@@ -479,10 +482,10 @@ def new_groups_first(trace: StoreTrace) -> None:
 
 def one_group_again_and_again(trace: StoreTrace) -> None:
     trace.publish("old", "m")
-    seqs = [trace.publish("busy", f"m{number}") for number in range(20)]
+    seqs = [trace.publish("busy", f"m{number}") for number in range(45)]
     for number, seq in enumerate(seqs):
         trace.claim("busy", f"t{number}", seq)
-        trace.ack("busy", f"t{number}", seq, last=number == 19)
+        trace.ack("busy", f"t{number}", seq, last=number == 44)
 
 
 BROKEN: list[tuple[str, Callable[[StoreTrace], None], str]] = [
@@ -734,7 +737,7 @@ def test_a_put_off_group_is_not_overtaken() -> None:
     trace = StoreTrace()
     trace.publish("old", "m")
     trace.put("transport_groups", "old", None, clock(1e6), 0).done()
-    for number in range(20):
+    for number in range(45):
         seq = trace.publish(f"new{number}", "m")
         trace.claim(f"new{number}", f"t{number}", seq)
     assert trace.of("group-fairness").verdict == "held"
@@ -769,7 +772,7 @@ def test_steps_that_one_statement_drops_are_dropped_in_any_order() -> None:
 def test_a_group_below_the_floor_is_not_overtaken_by_those_above() -> None:
     trace = StoreTrace()
     trace.publish("low", "m")
-    for number in range(20):
+    for number in range(45):
         group = f"high{number}"
         trace.put("transport_messages", 100 + number, group, "{}").put(
             "transport_groups", group, None, None, 3
@@ -803,3 +806,17 @@ def test_commits_that_share_a_transaction_are_held_to_what_all_of_them_asked_for
         trace.told("a", 1, emits=1)
     assert whole.of("commit-atomic").verdict == "held"
     assert short.of("commit-atomic").verdict == "violated"
+
+
+def test_what_was_never_sent_is_no_conflict() -> None:
+    trace = StoreTrace()
+    trace.told("a", 0, kind="fail", result={"error": "UnstorableValue"})
+    assert trace.of("conflict-typed").violations == ()
+
+
+def test_the_table_of_a_run_leaves_out_the_areas_that_it_is_not_about() -> None:
+    console = Console(width=200, file=StringIO())
+    print_report(console, Trace().judge(Evidence(at_rest=True, deadlocks=0, exercises=())))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "single-owner" in shown
+    assert "cas-chain" not in shown

@@ -1,6 +1,7 @@
 -- Up to $2 groups behind $1 in the order of their ids, with their leases and how many messages each has, counted no
 -- further than 1000.
 -- Index: the primary key; transport_messages_group.
+-- Race: none; the answer is of a moment.
 SELECT
     g.group_id,
     g.locked_by,
