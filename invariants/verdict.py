@@ -26,9 +26,9 @@ MAX_VIOLATIONS: Final = 20
 
 class Row(msgspec.Struct, frozen=True):
     """One row's way through a transaction, reduced to the columns that matter: absent is an empty map. `id` is the
-    row's, for a bucket the shard's."""
+    row's, for a bucket the shard's, for a row of the store what it is known by beside its execution or group."""
 
-    id: int
+    id: int | str
     before: dict[str, str | None]
     after: dict[str, str | None]
     table: str = "gen_durable"

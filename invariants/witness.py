@@ -26,6 +26,22 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     fault        {"fault", "target", "pid", …}            → ok when healed, {"did": {what: how often}}
     phase        {"phase": "load" | "drain" | "rest"}
 
+    store.load         {"execution": id}                  → {"version": v or None}
+    store.commit       {"execution", "expected": old, "event": event id or None, "emits": n, "timers": n, "spawns": n,
+                        "trace": bool}                    → {"version": old + 1}
+                       a `fail` has {"error": "StoreConflict" or "EventAlreadyProcessed", "found": v or None} and may
+                       say {"version": the object's, "clean": no transaction was left open}; `info` is what
+                       CommitOutcomeUnknown says
+    store.list         {"filters": {…}}                   → {"ids": [of one complete paging]}
+    relay.deliver      {"seqs": [oldest first]}           → {}, or {} → {"seqs"}; relay.broadcast the same
+    relay.spawn        {}                                 → {"seqs"}
+    relay.timers       {}                                 → {"fired": [[execution, path, fire_at], …]}
+    transport.publish  {"group", "event": event id}       → {"seq"}, or {"messages": [[group, event id], …]} → {"seqs"}
+    transport.claim    {"token"}                          → M = {"group", "seq", "event"} or None, or [M, …]
+    transport.ack      {"group", "seq", "token"}          → true, or false where the fence failed; or
+                       {"messages": [those, …]}           → [true or false, …]
+    transport.nack     {"group", "token"}                 → true or false; transport.extend the same
+
 kind is that of the outcome: next, retry, done, stop, await, childs, continue. J is {"fsm", "queue", "priority",
 "concurrency_key", "correlation_key", "scope": [statuses], "expect": E or None}, and E, the end that its machine
 prescribes, {"status", "result", "needs": [dedup keys of the signals without which it does not end]}. A `fail` or `info`
@@ -105,13 +121,19 @@ class Witness:
         self.unknown_inserts: list[Insert] = []
         self.broken_inserts: list[Operation] = []
         self.names_claims = False
+        # The store's and the transport's operations by name; commits by the version that they were to make.
+        self.named: dict[str, list[Operation]] = {}
+        self.commits: dict[tuple[str, int], list[Operation]] = {}
+        self.tokens: dict[str, Operation] = {}
         self._last: tuple[int, Ender | None] = (-1, None)
         for operation in operations:
             self._index(operation)
 
     def _index(self, o: Operation) -> None:
         self.last_seen[o.process] = o.start_ns
-        if o.f in ENDERS:
+        if "." in o.f:
+            self._index_stored(o)
+        elif o.f in ENDERS:
             self._index_ender(o)
         elif o.f == "step":
             self._index_step(o)
@@ -148,6 +170,13 @@ class Witness:
                         self.refused.append(Insert(o, job, None))
                     else:
                         self.inserts[row] = Insert(o, job, row)
+
+    def _index_stored(self, o: Operation) -> None:
+        self.named.setdefault(o.f, []).append(o)
+        if o.f == "store.commit":
+            self.commits.setdefault((o.value["execution"], o.value["expected"] + 1), []).append(o)
+        elif o.f == "transport.claim":
+            self.tokens[o.value["token"]] = o
 
     def _index_step(self, o: Operation) -> None:
         signals = o.value.get("signals")
@@ -236,6 +265,13 @@ def is_unknown(o: Operation) -> bool:
         return True
     sqlstate = error_of(o).get("sqlstate")
     return sqlstate is None or sqlstate[:2] in UNCERTAIN_CLASSES
+
+
+def is_undecided(o: Operation) -> bool:
+    """Whether nobody can say if a commit took effect. Its own errors carry no code of the server's, and are decided."""
+    return o.type == "info" or (
+        o.type == "fail" and (error_of(o).get("sqlstate") or "")[:2] in UNCERTAIN_CLASSES
+    )
 
 
 def error_of(o: Operation) -> dict[str, Any]:

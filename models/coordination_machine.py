@@ -283,6 +283,8 @@ class CoordinationMachine(TableMachine):
         if any(row.status == "runnable" for row in self.table.rows.values()):
             node = NODES[self.claims_made % len(NODES)]
             self._claim_and_hand(planner, node, CROWDED_QUEUES[0], 100, 30_000.0, GATES)
+            if any(row.concurrency_shard == PROVISIONAL_SHARD for row in self.table.rows.values()):
+                self._admit(self.claims_made % 2)
 
     def _flush_and_go_on(self, planner: str, commits: list[Commit]) -> None:
         committed = self._flush(planner, _within_room(commits, MAX_ROWS - len(self.table.rows)))

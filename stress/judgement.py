@@ -20,7 +20,7 @@ from invariants.verdict import EXIT_CODES, Report, exercises
 from results.runs import Verdict, write_json
 from stress.config import RunConfig
 from stress.effects import effects
-from stress.scenarios import SCENARIOS
+from stress.scenarios import SCENARIOS, StoreScenario
 
 if TYPE_CHECKING:
     from stress.run import Run
@@ -84,8 +84,12 @@ def never_began(config: RunConfig, folder: Path, reason: str) -> Judged:
 
 def _judge(run: Run, *, stopped: str | None) -> Judged:
     folder = run.folder
+    scenario = SCENARIOS[run.config.scenario]
     evidence = msgspec.structs.replace(
-        run.recording.evidence, exercises=SCENARIOS[run.config.scenario].exercises
+        run.recording.evidence,
+        exercises=scenario.exercises,
+        areas=scenario.subject.areas,
+        trace_max=scenario.trace_max if isinstance(scenario, StoreScenario) else None,
     )
     write_json(folder / "run.json", _described(run.config, run.server, evidence))
     operations = merge_folder(folder)

@@ -279,7 +279,7 @@ def _on_server(config: RunConfig, server: Server, folder: Path, display: Display
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         for area in SCENARIOS[config.scenario].subject.areas:
             migrate(connection, area)
-        for statement in () if config.mutant is None else REGISTRY[config.mutant].schema:
+        for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
             connection.execute(statement.encode())
         with _run(config, server, folder, display, connection) as started:
             stopped = _carry_out(started)
@@ -315,9 +315,8 @@ def _run(
     )
     scenario = SCENARIOS[config.scenario]
     with _proxies(config, server) as proxies, Recording.started(server, folder) as recording:
-        swarm = Swarm(
-            config, server.dsn, folder, ways={} if proxies is None else _ways(config, server, proxies)
-        )
+        ways = {} if proxies is None else _ways(config, server, proxies)
+        swarm = Swarm(config, (server.dsn,), folder, ways=ways)
         ground = Ground(swarm, server, scenario.subject, scenario, recording.notes, proxies)
         run = Run(config, server, folder, display, swarm, recording, connection, ground, list(planned))
         try:
@@ -342,8 +341,8 @@ def _proxies(config: RunConfig, server: Server) -> Iterator[Proxies | None]:
         yield proxies
 
 
-def _ways(config: RunConfig, server: Server, proxies: Proxies) -> dict[int, str]:
-    """The DSN of each place. In plain text, for a proxy can see no COMMIT in what is encrypted."""
+def _ways(config: RunConfig, server: Server, proxies: Proxies) -> dict[int, tuple[str, ...]]:
+    """The DSNs of each place. In plain text, for a proxy can see no COMMIT in what is encrypted."""
     assert server.tcp_dsn is not None
     plain = {
         **conninfo.parse(server.tcp_dsn),
@@ -352,5 +351,6 @@ def _ways(config: RunConfig, server: Server, proxies: Proxies) -> dict[int, str]
         "host": LOOPBACK,
     }
     return {
-        place: conninfo.to_uri({**plain, "port": str(proxies.port(place))}) for place in range(config.nodes)
+        place: (conninfo.to_uri({**plain, "port": str(proxies.port(place))}),)
+        for place in range(config.nodes)
     }

@@ -49,6 +49,7 @@ from invariants.ledger.reader import (
 )
 from invariants.ledger.state import Table
 from invariants.picker import TABLE, check_generated
+from invariants.stored import TABLES as STORED_TABLES
 
 log = logging.getLogger("invariants.recorder")
 
@@ -256,7 +257,7 @@ class Recording:
             return LedgerSummary(judge.transactions, judge.changes, False, reason=reason)
         compared, differences, generated = 0, [], []
         try:
-            for name in ("signals", TABLE):
+            for name in ("signals", TABLE, *sorted(STORED_TABLES)):
                 table = judge.table(name)
                 if table is not None:
                     count, differs, wrong = compare(self._config.dsn, table)

@@ -11,11 +11,29 @@ from invariants.mutants.maintenance import MAINTENANCE_MUTANTS
 from invariants.mutants.mutant import DriftedPatchError, Mutant, Patch, ProtocolStep
 from invariants.mutants.node import NODE_MUTANTS
 from invariants.mutants.picker import PICKER_MUTANTS
+from invariants.mutants.store import STORE_MUTANTS
+from invariants.mutants.transport import TRANSPORT_MUTANTS
 
 REGISTRY: dict[str, Mutant] = {
     mutant.name: mutant
-    for mutants in (PICKER_MUTANTS, COORDINATION_MUTANTS, LIMITER_MUTANTS, MAINTENANCE_MUTANTS, NODE_MUTANTS)
+    for mutants in (
+        PICKER_MUTANTS,
+        COORDINATION_MUTANTS,
+        LIMITER_MUTANTS,
+        MAINTENANCE_MUTANTS,
+        NODE_MUTANTS,
+        STORE_MUTANTS,
+        TRANSPORT_MUTANTS,
+    )
     for mutant in mutants
 }
 
-__all__ = ["REGISTRY", "DriftedPatchError", "Mutant", "Patch", "ProtocolStep"]
+__all__ = [
+    "REGISTRY",
+    "STORE_MUTANTS",
+    "TRANSPORT_MUTANTS",
+    "DriftedPatchError",
+    "Mutant",
+    "Patch",
+    "ProtocolStep",
+]

@@ -13,12 +13,16 @@ from stress.scenarios.mixed import MIXED
 from stress.scenarios.pokes_dropped import POKES_DROPPED
 from stress.scenarios.scenario import Converse, Insert, InsertMany, Operation, Planned, Scenario, Send
 from stress.scenarios.signals import SIGNALS
+from stress.scenarios.statechart import STATECHART
+from stress.scenarios.store import CONTENTION
+from stress.scenarios.store_scenario import StoreScenario
 
-SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for scenario in (MIXED, SIGNALS, CHILDREN, INLINE, LIMITED, POKES_DROPPED)
+AnyScenario = Scenario | StoreScenario
+
+SCENARIOS: dict[str, AnyScenario] = {
+    scenario.name: scenario
+    for scenario in (MIXED, SIGNALS, CHILDREN, INLINE, LIMITED, POKES_DROPPED, CONTENTION, STATECHART)
 }
-
-AnyScenario = Scenario
 
 __all__ = [
     "SCENARIOS",
@@ -30,4 +34,5 @@ __all__ = [
     "Planned",
     "Scenario",
     "Send",
+    "StoreScenario",
 ]

@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
@@ -25,7 +26,8 @@ import msgspec
 T = TypeVar("T")
 
 PR_SET_PDEATHSIG = 1
-STOP_BYTE = b"s"
+# What is written to a child's lifeline: stop making load, or, for a node, end in order.
+STOP_BYTE, END_BYTE = b"s", b"e"
 
 
 @dataclass(slots=True)
@@ -69,9 +71,16 @@ class Child:
         return self.process.stdin
 
     def ask_to_stop(self) -> None:
-        """Send the stop byte; the child ends its work and exits."""
+        """Send the stop byte: a client ends its work and exits, a node makes no load of its own any more."""
+        self._tell(STOP_BYTE)
+
+    def ask_to_end(self) -> None:
+        """Tell a node to end in order. Unlike SIGTERM this may come before the process knows what to do about it."""
+        self._tell(END_BYTE)
+
+    def _tell(self, byte: bytes) -> None:
         try:
-            self._input.write(STOP_BYTE)
+            self._input.write(byte)
             self._input.flush()
         except BrokenPipeError:
             pass
@@ -122,3 +131,15 @@ def _read_line(descriptor: int) -> bytes:
     while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
         line += byte
     return bytes(line)
+
+
+def lifeline(end: Callable[[], object], calm: Callable[[], object] = lambda: None) -> None:
+    """In a node's event loop, when standard input can be read: exit where the parent is gone, end or be calm when told
+    to."""
+    byte = os.read(sys.stdin.fileno(), 1)
+    if byte == b"":
+        os._exit(3)
+    elif byte == END_BYTE:
+        end()
+    else:
+        calm()

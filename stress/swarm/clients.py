@@ -1,4 +1,4 @@
-"""Clients: Locust users that act as the scenario says, each on a connection of its own.
+"""Clients: Locust users that act as the scenario says, each on connections of its own.
 
 Every call goes to the history before it is sent. A failed call never ends a user: the failure is recorded, the
 connection is made anew where it was lost, and the user goes on.
@@ -9,25 +9,15 @@ from __future__ import annotations
 # Locust first: it patches the standard library for gevent, and what is imported before it would not be cooperative.
 import locust  # isort: skip
 import time
-from collections.abc import Callable
 from importlib import import_module
 from random import Random
-from typing import Any, TypeVar
 
-import gevent
-import psycopg
 import psycopg.waiting
 
-from engine.operation import Operation, perform
-from engine.sessions import connect, describe_error
 from invariants.history import Recorder
 from stress.scenarios import AnyScenario
 from stress.subjects import Subject
 from stress.swarm.configs import ClientsConfig
-
-RECONNECT_PAUSE_S = 0.1
-
-T = TypeVar("T")
 
 
 class Clients:
@@ -55,52 +45,15 @@ class ClientUser(locust.User):
     shared: Clients
 
     def on_start(self) -> None:
-        """Draw the seed and connect."""
+        """Draw the seed."""
         self.random = self.shared.next_random()
-        self.connection = self.connected()
-
-    def on_stop(self) -> None:
-        """Hang up."""
-        self.connection.close()
 
     def wait_time(self) -> float:
         """Seconds to the next act."""
         return self.random.expovariate(1000 / self.shared.scenario.pause_ms)
 
-    def call(
-        self, name: str, value: object, operation: Operation[T], describe: Callable[[T], dict[str, Any]]
-    ) -> dict[str, Any] | None:
-        """Perform and record; what was recorded of the answer, None where there was none."""
-        told: dict[str, Any] | None = None
-
-        def act() -> dict[str, Any]:
-            nonlocal told
-            told = describe(perform(self.connection, operation))
-            return told
-
-        self.record(name, value, act)
-        return told
-
-    def record(self, name: str, value: object, act: Callable[[], object]) -> None:
-        """Do it and record what it answers, or how it failed."""
-        # Before the call, so that what is recorded as sent was sent.
-        if self.connection.closed or self.connection.broken:
-            self.connection = self.connected()
-        recorder = self.shared.recorder
-        token = recorder.invoke(name, value)
-        began = time.perf_counter()
-        failure: Exception | None = None
-        try:
-            recorder.complete(token, "ok", act())
-        except psycopg.Error as error:
-            failure = error
-            lost = self.connection.broken or self.connection.closed
-            recorder.complete(token, "info" if lost else "fail", describe_error(error))
-        except gevent.GreenletExit:
-            recorder.complete(
-                token, "info", {"error": "Stopped", "sqlstate": None, "message": "the load ended"}
-            )
-            raise
+    def fire(self, name: str, began: float, failure: Exception | None) -> None:
+        """Tell Locust of a call that began at that reading of `time.perf_counter`."""
         self.environment.events.request.fire(
             request_type="sql",
             name=name,
@@ -109,18 +62,6 @@ class ClientUser(locust.User):
             exception=failure,
             context={},
         )
-
-    def connected(self) -> psycopg.Connection[Any]:
-        """A session of this client's own, tried for until the load ends: a server that is down comes back."""
-        while True:
-            try:
-                return self.connect()
-            except psycopg.OperationalError:
-                gevent.sleep(RECONNECT_PAUSE_S)
-
-    def connect(self) -> psycopg.Connection[Any]:
-        """A session of this client's own. Raises psycopg.OperationalError."""
-        return connect(self.shared.config.dsn, f"client-{self.shared.config.number}")
 
 
 def user_class(subject: Subject) -> type[ClientUser]:

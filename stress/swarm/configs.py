@@ -10,10 +10,10 @@ INSTANCE = "swarm"
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A node process. Times in milliseconds. `mutant` names a patch of the statements, None for the sound engine.
-    `pokes`: it announces work, and listens. `max_sessions` as in `NodePolicy`; `clock_offset_s`: its clock is off by
-    that."""
+    `place`: where among the nodes it runs, from 0. `max_sessions`: as in `NodePolicy`; `clock_offset_s`: its clock is
+    off by that."""
 
-    dsn: str
+    dsns: tuple[str, ...]
     name: str
     scenario: str
     mutant: str | None
@@ -23,7 +23,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     reap_interval_ms: float
     max_delay_ms: float
     drain_timeout_ms: float
-    pokes: bool
+    place: int
     max_sessions: int | None = None
     clock_offset_s: float = 0.0
 
@@ -31,7 +31,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A Locust worker: its users' connections, seed and histories. `number` tells workers apart."""
 
-    dsn: str
+    dsns: tuple[str, ...]
     number: int
     seed: int
     scenario: str

@@ -9,7 +9,11 @@ from engine.maintenance import Maintenance
 from engine.node import ClaimNames
 from engine.picker import Picker
 from engine.policy import NodePolicy
+from engine.relay.handover import Handover
+from engine.statements import Catalogue
+from engine.transport.queue import Queue
 from invariants.mutants import REGISTRY
+from invariants.mutants.handover import handover_of
 from invariants.mutants.protocol import limiter_of, maintenance_of, picker_of
 
 
@@ -43,3 +47,19 @@ def claim_names_for(mutant: str | None, policy: NodePolicy) -> Callable[[str], s
         return workers[queue]
 
     return name_by_worker
+
+
+def catalogue_for(mutant: str | None) -> Catalogue:
+    """The sound statements, or the mutant's."""
+    catalogue = Catalogue.load()
+    return catalogue if mutant is None else REGISTRY[mutant].apply(catalogue)
+
+
+def queue_for(mutant: str | None) -> Queue:
+    """The transport's operations over those statements."""
+    return Queue(catalogue_for(mutant))
+
+
+def handover_for(mutant: str | None) -> Handover:
+    """The relay's, as the mutant takes its steps."""
+    return Handover() if mutant is None else handover_of(REGISTRY[mutant])

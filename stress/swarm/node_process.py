@@ -1,7 +1,7 @@
 """A node of the swarm: `python -m stress.swarm.node_process`, configured over standard input.
 
-SIGTERM stops it gracefully, and so does the stop byte on standard input, which can be sent before the process has come
-so far as to understand a signal. A mutant is applied here, to this process's catalogue; the engine knows nothing of it.
+SIGTERM stops it gracefully, and so does the byte for it on standard input, which can be sent before the process has
+come so far as to understand a signal. A mutant is applied here, to this process's catalogue; the engine knows nothing of it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from engine.policy import NodePolicy
 from invariants.history import Recorder
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import nodes_of
-from stress.scenarios import SCENARIOS
-from stress.swarm.child import STOP_BYTE, receive_config
+from stress.scenarios import SCENARIOS, Scenario
+from stress.swarm.child import lifeline, receive_config
 from stress.swarm.clock import set_clock_off
 from stress.swarm.configs import INSTANCE, NodeConfig
 from stress.swarm.deaf_node import DeafNode
@@ -34,6 +34,7 @@ EXPIRE_INTERVAL_MS = 200.0
 async def serve(config: NodeConfig) -> int:
     """Run the node until SIGTERM; the process's exit status."""
     scenario = SCENARIOS[config.scenario]
+    assert isinstance(scenario, Scenario)
     policy = NodePolicy(
         instance=INSTANCE,
         node=config.name,
@@ -46,7 +47,7 @@ async def serve(config: NodeConfig) -> int:
         gc_interval_ms=GC_INTERVAL_MS,
         gc=scenario.retention_ms is not None,
         retention_ms=scenario.retention_ms or 0.0,
-        pokes=config.pokes,
+        pokes=scenario.pokes_at(config.place),
         poll_interval_ms=20.0,
         max_poll_interval_ms=200.0,
         max_delay_ms=config.max_delay_ms,
@@ -58,7 +59,7 @@ async def serve(config: NodeConfig) -> int:
         set_clock_off(config.clock_offset_s)
         kind = DeafNode if scenario.pokes == "dropped" else Node
         node = kind(
-            config.dsn,
+            config.dsns[0],
             policy,
             scenario.machines,
             picker=picker_for(config.mutant),
@@ -69,17 +70,9 @@ async def serve(config: NodeConfig) -> int:
         )
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, node.stop)
-        loop.add_reader(sys.stdin.fileno(), _lifeline, node)
+        loop.add_reader(sys.stdin.fileno(), lambda: lifeline(node.stop))
         await node.run()
     return node.abandoned_steps
-
-
-def _lifeline(node: Node) -> None:
-    match os.read(sys.stdin.fileno(), 1):
-        case b"":
-            os._exit(3)
-        case byte if byte == STOP_BYTE:
-            node.stop()
 
 
 def main() -> None:

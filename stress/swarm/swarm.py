@@ -38,16 +38,17 @@ class Swarm:
     """Starts, disturbs and ends the children. All in the runner's main thread."""
 
     config: RunConfig
-    dsn: str
+    dsns: tuple[str, ...]
     folder: Path
-    # Where the node in a place finds the server, for those that go another way than `dsn`.
-    ways: Mapping[int, str] = field(default_factory=dict)
+    # Where the node in a place finds the server, for those that go another way than `dsns`.
+    ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     nodes: dict[int, Child] = field(default_factory=dict)
     clients: list[Child] = field(default_factory=list)
     frozen: set[int] = field(default_factory=set)
     # Nodes that were asked to stop and whose place another has taken, and until when they may take.
     leaving: list[tuple[Child, float]] = field(default_factory=list)
     latest: LoadReport | None = None
+    calm: bool = False
     _master: Child | None = None
     _unread: bytes = b""
     _generation: int = 0
@@ -69,12 +70,12 @@ class Swarm:
         scenario = SCENARIOS[self.config.scenario]
         self._generation += 1
         name = f"node-{place + 1}.{self._generation}"
-        dsn = self.ways.get(place, self.dsn)
+        dsns = self.ways.get(place, self.dsns)
         if settings:
             options = " ".join(f"-c {setting}={value}" for setting, value in settings.items())
-            dsn = make_conninfo(dsn, options=options)
+            dsns = tuple(make_conninfo(dsn, options=options) for dsn in dsns)
         node = NodeConfig(
-            dsn=dsn,
+            dsns=dsns,
             name=name,
             scenario=self.config.scenario,
             mutant=self.config.mutant,
@@ -84,17 +85,19 @@ class Swarm:
             reap_interval_ms=knobs.REAP_INTERVAL_MS,
             max_delay_ms=knobs.MAX_DELAY_MS,
             drain_timeout_ms=knobs.DRAIN_TIMEOUT_MS,
-            pokes=scenario.pokes_at(place),
+            place=place,
             max_sessions=max_sessions,
             clock_offset_s=clock_offset_s,
         )
         self.nodes[place] = Child.start(name, scenario.subject.node, node, self._log(name))
+        if self.calm:
+            self.nodes[place].ask_to_stop()
         return self.nodes[place]
 
     def replace_node(self, place: int, **changes: Any) -> Child:
         """Ask the node in a place to stop; another, with these `changes` (see `start_node`), takes it at once."""
         old = self.nodes.pop(place)
-        old.ask_to_stop()
+        old.ask_to_end()
         self.leaving.append((old, time.monotonic() + STOP_TIMEOUT_S))
         return self.start_node(place, **changes)
 
@@ -133,7 +136,7 @@ class Swarm:
         for number in range(knobs.LOCUST_WORKERS):
             name = f"client-{number}"
             worker = ClientsConfig(
-                dsn=self.dsn,
+                dsns=self.dsns,
                 number=number,
                 seed=self.config.seed,
                 scenario=self.config.scenario,
@@ -144,7 +147,10 @@ class Swarm:
             self.clients.append(Child.start(name, "stress.swarm.locust_worker", worker, self._log(name)))
 
     def stop_load(self) -> None:
-        """Let the users end their calls. Raises ChildDied when Locust does not end in time."""
+        """Let the users end their calls, and nodes make no load. Raises ChildDied when Locust does not end in time."""
+        self.calm = True
+        for node in self.nodes.values():
+            node.ask_to_stop()
         if self._master is None:
             return
         self._master.ask_to_stop()
@@ -163,7 +169,7 @@ class Swarm:
         """Ask every node to stop and wait for its drain. Raises ChildDied for one that does not end well."""
         for place in list(self.nodes):
             node = self.nodes.pop(place)
-            node.ask_to_stop()
+            node.ask_to_end()
             self.leaving.append((node, time.monotonic() + STOP_TIMEOUT_S))
         while self.leaving:
             node, deadline = self.leaving.pop(0)

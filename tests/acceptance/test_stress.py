@@ -21,7 +21,8 @@ import pytest
 from psycopg import sql
 
 from engine.postgres import conninfo, provision
-from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES
+from invariants.areas import RULES
+from invariants.picker import ALWAYS_EXERCISED
 from results.runs import read_verdict
 from stress.scenarios import SCENARIOS
 from tests.integration.test_postgres_dsn import dump
@@ -66,7 +67,7 @@ def test_a_sound_engine_is_held_under_kills_and_pauses(tmp_path: Path, pg_spec: 
     [folder] = runs_in(tmp_path)
     assert json.loads((folder / "verdict.json").read_text()) == verdict
     assert {name: found["verdict"] for name, found in verdict["invariants"].items()} == {
-        rule.name: "held" if rule.name in EXERCISED else "not_exercised" for rule in PICKER_RULES
+        rule.name: "held" if rule.name in EXERCISED else "not_exercised" for rule in RULES
     }
     assert {fault["fault"] for fault in verdict["faults"]} == {"kill", "pause"}
     assert all(fault["lasted_ms"] > 0 for fault in verdict["faults"])

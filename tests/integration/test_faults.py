@@ -24,12 +24,13 @@ from stress.faults.acts import ACTS
 from stress.faults.ground import Fault, Ground
 from stress.faults.proxy import LOOPBACK, Proxies
 from stress.scenarios import SCENARIOS
+from stress.scenarios.pokes_dropped import POKES_DROPPED
 from stress.scenarios.script import initial_state
 from stress.swarm.swarm import Swarm
 from tests.fixtures.node import Jobs
 
 DEADLINE_S = 30.0
-SCENARIO = "pokes-dropped"
+SCENARIO = POKES_DROPPED.name
 
 
 @dataclass
@@ -74,7 +75,7 @@ def arena_on(server: Server, folder: Path) -> Iterator[Arena]:
     )  # fmt: skip
     (folder / "logs").mkdir()
     scenario = SCENARIOS[SCENARIO]
-    swarm = Swarm(config, server.dsn, folder)
+    swarm = Swarm(config, (server.dsn,), folder)
     with Recorder(folder, "harness") as notes, psycopg.connect(server.dsn, autocommit=True) as connection:
         migrate(connection)
         try:
@@ -169,7 +170,7 @@ def test_poison_is_inserted_on_record_and_every_row_of_it_fails(arena: Arena) ->
     fault.heal()
     arena.until("SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM gen_durable WHERE status <> 'failed')")
     [inserted] = {len(o.result["ids"]) for o in merge_folder(arena.folder) if o.f == "insert_many"}
-    assert inserted == len(SCENARIOS[SCENARIO].queues)
+    assert inserted == len(POKES_DROPPED.queues)
     arena.works()
 
 
@@ -199,7 +200,7 @@ def test_a_node_behind_bad_weather_is_disturbed_and_works_when_it_is_over(arena:
         ground.proxies = proxies
         plain = {**params, "sslmode": "disable", "gssencmode": "disable", "host": LOOPBACK}
         way = {**plain, "port": str(proxies.port(0)), "dbname": ground.server.database}
-        ground.swarm.ways = {0: conninfo.to_uri(way)}
+        ground.swarm.ways = {0: (conninfo.to_uri(way),)}
         ground.swarm.start_node(0)
         arena.works()
         fault = arena.begin(name, place=0, lasts_s=0.2)

@@ -16,12 +16,13 @@ import pytest
 
 from engine.picker import Hold, Job
 from engine.schema import migrate
+from invariants.areas import RULES
 from invariants.evidence import RUN_FILE, Evidence, read_ledger_summary
 from invariants.folder import judge_folder
 from invariants.ledger.frames import NAME, read_transactions
 from invariants.ledger.process import RecorderError, RecorderProcess
 from invariants.ledger.reader import LedgerUnavailable
-from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES
+from invariants.picker import ALWAYS_EXERCISED
 from tests.fixtures.arena import DEADLINE_S, Arena, OpenArena, commit, of, verdicts
 from tests.fixtures.steps import job
 
@@ -55,9 +56,7 @@ def test_two_sessions_at_work_are_judged_held(open_arena: OpenArena) -> None:
     work(arena)
     report = arena.judge(at_rest=True)
     held = ALWAYS_EXERCISED | {"k1-exclusion", "identity-unique"}
-    assert verdicts(report) == {
-        rule.name: "held" if rule.name in held else "not_exercised" for rule in PICKER_RULES
-    }
+    assert verdicts(report) == {rule.name: "held" if rule.name in held else "not_exercised" for rule in RULES}
     assert report.exit_code == 0
     summary = read_ledger_summary(arena.folder)
     assert (summary.complete, summary.differences, summary.generated) == (True, (), ())
