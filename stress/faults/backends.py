@@ -9,12 +9,11 @@ from typing_extensions import override
 
 from stress.faults.ground import Fault
 
-# As nodes (`stress.swarm.configs.INSTANCE`) and clients name theirs: not the recorder's sessions, nor the harness's,
-# nor another fault's.
+# Nodes and clients name their sessions. Not the harness's own, which have no name, nor the recorder's, nor a fault's.
 OURS = """
 SELECT pid FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-    AND (starts_with(application_name, 'swarm@') OR starts_with(application_name, 'client-'))
+    AND application_name NOT IN ('', 'pgreferee recorder', 'pgreferee fault')
 """
 # How many ticks pass between two blows.
 EVERY_TICKS = 3

@@ -1,7 +1,8 @@
 """A node of the swarm: `python -m stress.swarm.node_process`, configured over standard input.
 
 SIGTERM stops it gracefully, and so does the byte for it on standard input, which can be sent before the process has
-come so far as to understand a signal. A mutant is applied here, to this process's catalogue; the engine knows nothing of it.
+come so far as to understand a signal. A mutant is applied here, to this process's catalogue; the engine knows nothing
+of it.
 """
 
 from __future__ import annotations

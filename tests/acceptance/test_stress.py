@@ -141,7 +141,7 @@ def test_a_node_that_works_only_when_poked_is_caught_where_pokes_are_dropped(tmp
     [
         (["--scenario", "mixd"], 2, "there is no scenario 'mixd'; did you mean 'mixed'?"),
         (["--mutant", "nonesuch"], 2, "there is no mutant 'nonesuch'; choose from: "),
-        (["--faults", "kill,flood"], 2, "there is no fault 'flood'; choose from: kill, pause"),
+        (["--faults", "kill,flood"], 2, "there is no fault 'flood'; choose from: cancel, crash, kill"),
         (["--subject", "other"], 2, "there is no subject 'other'; choose from: reference"),
         (["--pg", "12"], 2, '"12" names no supported Postgres'),
         (["--nodes", "0"], 2, "--nodes must be 1 to 64, not 0"),
