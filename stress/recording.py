@@ -51,15 +51,16 @@ class Recording:
 
     @classmethod
     @contextmanager
-    def started(cls, server: Server, folder: Path) -> Iterator[Recording]:
-        """Record within the block. A server that allows no ledger is recorded without one, and the reason kept."""
+    def started(cls, server: Server, folder: Path, *, failover: bool = False) -> Iterator[Recording]:
+        """Record within the block. A server that allows no ledger is recorded without one, and the reason kept.
+        `failover`: the server may be followed by a standby."""
         with Recorder(folder, "harness") as notes:
             if server.why_no_ledger is not None:
                 yield cls(server, folder, None, server.why_no_ledger, notes)
                 return
             try:
                 # Slots belong to the whole server: the database's name keeps two runs on one server apart.
-                ledger = RecorderProcess(server.dsn, folder, server.database)
+                ledger = RecorderProcess(server.dsn, folder, server.database, failover=failover)
             except LedgerUnavailable as error:
                 yield cls(server, folder, None, str(error), notes)
                 return

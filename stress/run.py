@@ -257,7 +257,7 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
     display.say(f"run {folder}")
     try:
         # What was acknowledged must survive a crash.
-        profile: Profile = "durable" if "crash" in config.faults else "fast"
+        profile: Profile = "durable" if {"crash", "failover"} & set(config.faults) else "fast"
         with display, provision(config.source, profile=profile) as server:
             display.say(
                 f"PostgreSQL {server.version_text} ({server.source}) · scenario {config.scenario} · seed {config.seed}"
@@ -314,7 +314,10 @@ def _run(
         lease_s=knobs.LEASE_TTL_MS / 1000,
     )
     scenario = SCENARIOS[config.scenario]
-    with _proxies(config, server) as proxies, Recording.started(server, folder) as recording:
+    with (
+        _proxies(config, server) as proxies,
+        Recording.started(server, folder, failover="failover" in config.faults) as recording,
+    ):
         ways = {} if proxies is None else _ways(config, server, proxies)
         swarm = Swarm(config, (server.dsn,), folder, ways=ways)
         ground = Ground(swarm, server, scenario.subject, scenario, recording.notes, proxies)

@@ -61,12 +61,13 @@ _READ_ROWS: Final = 5000
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a recorder is told. `settled_timeout_s` bounds the way to the marker."""
+    """What a recorder is told. `settled_timeout_s` bounds the way to the marker; `failover`: see `create_slot`."""
 
     dsn: str
     folder: str
     name: str = "pgreferee_ledger"
     settled_timeout_s: float = 120.0
+    failover: bool = False
 
     @override
     def __repr__(self) -> str:
@@ -149,7 +150,7 @@ class Recording:
         `ready`."""
         config = self._config
         with FrameWriter(Path(config.folder) / NAME) as writer:
-            start = create_slot(config.dsn, config.name, config.name)
+            start = create_slot(config.dsn, config.name, config.name, failover=config.failover)
             try:
                 say({"event": "ready", "start": start})
                 reason = self._record(writer, start)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ from random import Random
 import psycopg
 from psycopg_pool import PoolTimeout
 
+from engine.errors import InfrastructureError
 from engine.relay import Polling
 from engine.statechart.stack import POOL_SIZE, Stack
 from engine.store import Commit
@@ -33,6 +35,7 @@ from stress.swarm.mutation import catalogue_for, handover_for, queue_for
 
 POLLING = Polling(min_interval_ms=5.0, max_interval_ms=100.0)
 CONTENDER_PAUSE_S = 0.02
+OPENING_PAUSE_S = 0.2
 
 
 class Contender:
@@ -91,7 +94,28 @@ async def serve(config: NodeConfig) -> None:
     with Recorder(Path(config.history), config.name) as recorder:
         # The recorder's own clock is the harness's, and is read before.
         set_clock_off(config.clock_offset_s)
-        async with Stack(
+        async with AsyncExitStack() as opened:
+            stack = await _opened(config, scenario, recorder, opened, stop)
+            if stack is None:
+                return
+            contenders = [
+                Contender(stack, scenario, recorder, f"{config.name}/{number}")
+                for number in range(scenario.contenders)
+            ]
+            await asyncio.gather(stack.run(stop), *(contender.run(calm, stop) for contender in contenders))
+
+
+async def _opened(
+    config: NodeConfig,
+    scenario: StoreScenario,
+    recorder: Recorder,
+    opened: AsyncExitStack,
+    stop: asyncio.Event,
+) -> Stack | None:
+    """The node's stack, tried for until `stop`: a server that is down comes back, and a session that was ended was one
+    of many. None after `stop`."""
+    while not stop.is_set():
+        stack = Stack(
             config.dsns,
             scenario.charts,
             lease_s=config.lease_ttl_ms / 1_000,
@@ -102,12 +126,14 @@ async def serve(config: NodeConfig) -> None:
             catalogue=catalogue_for(config.mutant),
             queue=queue_for(config.mutant),
             handover=handover_for(config.mutant),
-        ) as stack:
-            contenders = [
-                Contender(stack, scenario, recorder, f"{config.name}/{number}")
-                for number in range(scenario.contenders)
-            ]
-            await asyncio.gather(stack.run(stop), *(contender.run(calm, stop) for contender in contenders))
+        )
+        try:
+            return await opened.enter_async_context(stack)
+        except (psycopg.Error, PoolTimeout, InfrastructureError):
+            recorder.count("reconnect")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), OPENING_PAUSE_S)
+    return None
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from invariants.areas import AREAS, RULES, STORED_RULES
-from invariants.evidence import Evidence
+from invariants.evidence import Evidence, LedgerSummary
 from invariants.picker import PICKER_RULES
 from invariants.render import print_report
 from tests.fixtures.store_traces import AT_REST, StoreTrace, clock
@@ -779,6 +779,18 @@ def test_a_group_below_the_floor_is_not_overtaken_by_those_above() -> None:
         ).done()
         trace.put("transport_groups", group, f"t{number}", clock(1e6), 3).done()
     assert trace.of("group-fairness").verdict == "held"
+
+
+@pytest.mark.parametrize(
+    ("breach", "invariant"), [(told_and_not_done, "unknown-outcome"), (published_nowhere, "no-lost-message")]
+)
+def test_what_a_ledger_that_was_cut_does_not_show_may_have_come_after_its_end(
+    breach: Callable[[StoreTrace], None], invariant: str
+) -> None:
+    trace = StoreTrace()
+    breach(trace)
+    assert trace.of(invariant).verdict == "violated"
+    assert trace.of(invariant, summary=LedgerSummary(reason="cut")).verdict == "unknown"
 
 
 def test_an_execution_that_was_deleted_begins_anew() -> None:
