@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from engine.errors import UsageError
 from engine.postgres import Source, parse_pg
+from engine.postgres.standby import OLDEST
 from invariants.mutants import REGISTRY
 from stress.faults import FAULTS, FaultKind
 from stress.scenarios import SCENARIOS
@@ -112,6 +113,11 @@ def _why_impossible(kind: FaultKind, source: Source, subject: Subject) -> str | 
     """A sentence, or None."""
     if kind.own_server and source.kind == "dsn":
         return f"the fault {kind.name!r} needs a server that the harness started: leave it out, or use another --pg"
+    if kind.name == "failover" and (source.kind == "container" or (source.major or OLDEST) < OLDEST):
+        return (
+            f"the fault 'failover' needs Postgres {OLDEST} or newer, for slots that outlive it, in processes of this "
+            f"machine: leave it out, or use another --pg"
+        )
     if kind.name == "poison" and subject.poison is None:
         return f"the fault 'poison' needs rows that nobody can run, and the subject {subject.name!r} has none"
     return None

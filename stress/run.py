@@ -190,7 +190,8 @@ class Run:
     def _disturb(self) -> None:
         now = time.monotonic()
         for active in [active for active in self._in_healing_order() if now >= active.heal_at]:
-            self._heal(active)
+            if active.fault.ready:
+                self._heal(active)
         if self.ground.down:
             return
         for active in self.active:

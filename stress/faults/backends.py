@@ -44,7 +44,7 @@ class Blows(Fault):
             self._connection.close()
 
     def _strike(self) -> None:
-        if self.ground.down:
+        if self.ground.down or self.ground.replicating:
             return
         try:
             if self._connection is None or self._connection.closed:

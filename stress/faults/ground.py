@@ -34,7 +34,8 @@ class FaultStuck(Exception):
 @dataclass(slots=True)
 class Ground:
     """`proxies`: None where nothing in the run needs one. `notes`: the harness's own history, for a fault that does
-    what a client does. `down`: the server is stopped, and nobody is to ask it anything."""
+    what a client does. `down`: the server is stopped, and nobody is to ask it anything. `replicating`: commits wait for
+    a standby, and one that is cancelled there is acknowledged without."""
 
     swarm: Swarm
     server: Server
@@ -43,6 +44,7 @@ class Ground:
     notes: Recorder
     proxies: Proxies | None = None
     down: bool = False
+    replicating: bool = False
     crashes: int = 0
 
     def connect(self, over: threading.Event | None = None) -> psycopg.Connection[Any]:
@@ -87,6 +89,11 @@ class Fault:
 
     def begin(self) -> None:
         """Do it."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has come so far that it can be healed; it is not healed before."""
+        return True
 
     def tick(self) -> None:
         """Go on."""

@@ -34,7 +34,8 @@ class Crash(Fault):
 
 
 class Failover(Fault):
-    """A synchronous standby is made while the load goes on. Heal: the server crashes, and the standby takes its place."""
+    """A synchronous standby is made while the load goes on. Heal: the server crashes, and the standby takes its
+    place."""
 
     @override
     def begin(self) -> None:
