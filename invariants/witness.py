@@ -68,6 +68,8 @@ LIMITERS = ("admit", "credit", "reconcile", "sweep_buckets", "sync_config")
 REMARKS = ("count", "phase", "fault", "step")
 # Connection failures, operator intervention, and errors that the driver made up itself.
 UNCERTAIN_CLASSES = ("08", "57")
+# Faults after whose end no session of before is left.
+CRASHES = ("crash", "failover")
 # The server's last word to a session that it ends.
 ENDED_SESSION = ("25P03", "57P01", "57P02")
 MASK = 0xFFFFFFFF
@@ -140,7 +142,7 @@ class Witness:
         elif o.f == "claim":
             self.names_claims = True
             self.claims[o.value["claim"]] = o
-        elif o.f == "fault" and o.value["fault"] == "crash":
+        elif o.f == "fault" and o.value["fault"] in CRASHES:
             self.crashes.append(o)
         elif o.f == "signal":
             self.deliveries.append(o)

@@ -7,7 +7,8 @@ Rules:
 2. A fault of the site `node` is done to the node in one place; a place suffers one at a time, and of several places one
    is left alone at any moment.
 3. Of the faults of any other site one is in force at a time.
-4. Every named fault occurs once before any occurs twice, so that none is left out while there is time for it.
+4. Every named fault occurs once before any occurs twice, so that none is left out while there is time for it; and once
+   more in each further minute.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ NODE, SERVER = "node", "server"
 # How finely the planner looks for room, in seconds, and how often it tries its luck before it looks everywhere.
 GRAIN_S = 0.1
 DRAWS = 8
+ROUND_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ def plan_faults(
     begin_s, end_s = seconds * QUIET_SHARE, seconds * (1 - QUIET_SHARE)
     planned: list[PlannedFault] = []
     # The longest first: what is short finds room in between.
-    for name in sorted(names, key=lambda name: (-FAULTS[name].lasts_leases[1], name)):
+    longest = sorted(names, key=lambda name: (-FAULTS[name].lasts_leases[1], name))
+    for name in longest * max(1, int(seconds // ROUND_S)):
         lasts_s = lease_s * random.uniform(*FAULTS[name].lasts_leases)
         for at_s in _moments(random, begin_s, end_s - lasts_s):
             places = _places(planned, name, at_s, at_s + lasts_s, nodes)
