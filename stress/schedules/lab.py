@@ -1,0 +1,312 @@
+"""The lab: a database with the schema and the gates, sessions that stay open, and a judge of what was committed.
+
+One run after another takes place on the same tables, which are emptied in between; a row of `schedule_marks`, written
+by the transaction that empties them, says in the write-ahead log where the next run begins. The log is read for many
+runs at once and judged run by run, with the very rules of `invariants`, at every commit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq
+
+from engine.operation import perform
+from engine.postgres import Server, fresh_database
+from engine.schema import migrate
+from engine.sessions import describe_error
+from engine.statements import Catalogue
+from invariants.evidence import Evidence, LedgerSummary
+from invariants.history.operations import Operation as Recorded
+from invariants.judge import judge
+from invariants.ledger.pgoutput import Decoder, Transaction
+from invariants.ledger.reader import Stream, create_slot, drop_slot
+from invariants.mutants import Mutant
+from invariants.verdict import Report
+from stress.schedules.actions import Action, World, world_of
+from stress.schedules.controller import Controller, Run, Uncontrolled
+from stress.schedules.gates import FUNCTIONS, NO_ROW_GATE, ROW_GATE, gated, triggers
+from stress.schedules.race import PLANNERS, Race
+from stress.schedules.search import Search
+from stress.schedules.session import Link, Session
+
+SLOT: Final = "schedules"
+MARKS: Final = "schedule_marks"
+READ_TIMEOUT_S: Final = 30.0
+# Dead rows and closed transactions are cleared away after so many runs.
+VACUUM_RUNS: Final = 200
+# For the sessions: a deadlock shows at once, and the server's log is not filled with those that are looked for.
+_QUICK: Final = ("SET deadlock_timeout = '1ms'", "SET log_min_messages = 'panic'")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A run and what the rules say of it."""
+
+    run: Run
+    report: Report
+
+    @property
+    def violated(self) -> tuple[str, ...]:
+        """The names of the violated invariants."""
+        return tuple(j.invariant for j in self.report.judgements if j.verdict == "violated")
+
+    @property
+    def undecided(self) -> str | None:
+        """Why a rule that had something to decide could not; None where none was in doubt."""
+        doubts = [
+            f"{j.invariant}: {j.reason}"
+            for j in self.report.judgements
+            if j.verdict == "unknown" and ("raised" in (j.reason or "") or "ledger" in (j.reason or ""))
+        ]
+        return doubts[0] if doubts else None
+
+
+class Lab:
+    """Runs races of one variant of the engine. Use `open_lab`."""
+
+    def __init__(self, dsn: str, stack: ExitStack, mutant: Mutant | None) -> None:
+        self.dsn = dsn
+        self.mutant = mutant
+        self._stack = stack
+        self._control = stack.enter_context(psycopg.connect(dsn, autocommit=True, application_name="controller"))
+        migrate(self._control)
+        for statement in () if mutant is None else mutant.schema:
+            self._control.execute(statement.encode())
+        self.tables = tuple(row[0] for row in self._control.execute(_TABLES))
+        self._control.execute(f"CREATE TABLE {MARKS} (id integer PRIMARY KEY, number bigint NOT NULL)".encode())
+        self._control.execute(f"INSERT INTO {MARKS} VALUES (1, 0)".encode())
+        for table in (*self.tables, MARKS):
+            # The harness empties the tables itself; nobody else may come in between.
+            self._control.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
+        self._control.execute(FUNCTIONS.encode())
+        self._control.execute(triggers(self.tables).encode())
+        self._settings = self._quick_settings()
+        self._prototype = world_of(mutant, (), gated)
+        self._controller = Controller(self._control)
+        self._links: list[Link] = []
+        self._ledger = _Ledger(dsn, stack)
+        self._number = 0
+        self._planner: Mapping[str, str] = {}
+        self._configured: tuple[str, str] | None = None
+        self._rest_sequences = _sequences(self._control)
+        self._keeper = stack.enter_context(psycopg.connect(dsn, autocommit=True, application_name="setup"))
+        self._keeper.prepare_threshold = 0
+
+    def _quick_settings(self) -> tuple[str, ...]:
+        """What this role may set: on a user's server it may be no superuser, and deadlocks show later there."""
+        allowed = []
+        for setting in _QUICK:
+            try:
+                self._control.execute(setting.encode())
+            except psycopg.errors.InsufficientPrivilege:
+                continue
+            allowed.append(setting)
+        return tuple(allowed)
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The statements that sessions send."""
+        return self._prototype.catalogue
+
+    def run(self, race: Race, planner: str, search: Search, *, deaths: int = 0) -> Run:
+        """Take one run. It is judged by `judged`, later, in order. Raises Uncontrolled and Diverged."""
+        self._configure(race, planner)
+        world = World(
+            self._prototype.picker,
+            self._prototype.maintenance,
+            self._prototype.catalogue,
+            race.limits,
+            self._prototype.protocol,
+        )
+        run = Run()
+        self._empty()
+        for action in race.setup:
+            self._alone("setup", action, world, run)
+        if race.row_gates:
+            self._name_rows(race, world)
+        sessions = [
+            Session(name, link, actions, world, run.operations.append)
+            for (name, actions), link in zip(race.sessions.items(), self._links, strict=False)
+        ]
+        try:
+            self._controller.run(sessions, search, run, deaths=deaths)
+        finally:
+            self._replace_dead(race)
+        if run.complete:
+            for action in race.finish:
+                self._alone("finish", action, world, run)
+        return run
+
+    def judged(self, runs: Sequence[tuple[Race, Run]]) -> list[Judged]:
+        """The last runs, all of those since the last call, and in their order."""
+        self._empty()
+        first = self._number - len(runs)
+        committed = self._ledger.until(self._number)
+        found = [
+            Judged(run, _judge(race, run, committed.get(first + place, ())))
+            for place, (race, run) in enumerate(runs)
+        ]
+        self._ledger.forget(self._number)
+        return found
+
+    def refresh(self) -> None:
+        """Tables as they were at first: where rows lie may decide in which order a plan finds them."""
+        tables = ", ".join(self.tables)
+        self._control.execute(f"TRUNCATE {tables}".encode())
+        self._configured = None
+
+    def _configure(self, race: Race, planner: str) -> None:
+        """Open the sessions, and tell each what the race wants of it."""
+        if self._configured == (race.name, planner):
+            return
+        self._control.execute(NO_ROW_GATE.encode())
+        if race.row_gates:
+            self._control.execute(ROW_GATE.encode())
+        while len(self._links) < len(race.sessions):
+            self._links.append(self._link(len(self._links)))
+        self._planner = PLANNERS[planner]
+        for name, link in zip(race.sessions, self._links, strict=False):
+            self._tell(race, name, link)
+        self._configured = (race.name, planner)
+
+    def _link(self, number: int) -> Link:
+        link = Link(self.dsn, number, self._settings, self.tables)
+        self._stack.callback(link.connection.close)
+        if number >= len(self._links):
+            self._controller.close_gate(number)
+        return link
+
+    def _tell(self, race: Race, name: str, link: Link) -> None:
+        gate = str(link.gate) if race.gates else ""
+        settings = {**self._planner, **race.settings.get(name, {}), "gate.number": gate, "gate.row": ""}
+        link.execute(b"RESET plan_cache_mode")
+        for setting in ("enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan"):
+            link.execute(f"RESET {setting}".encode())
+        for setting, value in settings.items():
+            link.connection.execute("SELECT set_config(%s, %s, false)", (setting, value))
+        link.execute(b"DISCARD PLANS")
+
+    def _name_rows(self, race: Race, world: World) -> None:
+        for (name, _), link in zip(race.sessions.items(), self._links, strict=False):
+            if (label := race.row_gates.get(name)) is not None:
+                link.connection.execute(
+                    "SELECT set_config('gate.row', %s, false)", (str(world.rows.get(label, label)),)
+                )
+
+    def _replace_dead(self, race: Race) -> None:
+        for place, name in enumerate(race.sessions):
+            if self._links[place].pgconn.status != pq.ConnStatus.OK:
+                self._links[place].connection.close()
+                self._links[place] = self._link(place)
+                self._tell(race, name, self._links[place])
+
+    def _empty(self) -> None:
+        """Empty the tables and write the next mark, in one transaction."""
+        self._number += 1
+        if self._number % VACUUM_RUNS == 0:
+            self._control.execute(f"VACUUM {', '.join((*self.tables, MARKS))}".encode())
+        deletes = "".join(f"DELETE FROM {table}; " for table in self.tables)  # noqa: S608  # names of our own
+        self._control.pgconn.exec_(
+            f"BEGIN; SET LOCAL session_replication_role = replica; {deletes}{self._rest_sequences}"
+            f"UPDATE {MARKS} SET number = {self._number}; COMMIT".encode()  # noqa: S608
+        )
+
+    def _alone(self, process: str, action: Action, world: World, run: Run) -> None:
+        """One action with nobody about."""
+        prepared = action.prepare(world, process)
+        if prepared is None:
+            return
+        for step in prepared.steps:
+            now = time.monotonic_ns()
+            run.operations.append(Recorded(process, len(run.operations), "step", "ok", step, {}, now, now))
+        started, offset = time.monotonic_ns(), time.time_ns() - time.monotonic_ns()
+        try:
+            result = perform(self._keeper, prepared.operation)
+        except psycopg.Error as error:
+            kind, told = "fail", describe_error(error)
+        else:
+            prepared.absorb(result)
+            kind, told = "ok", prepared.report(result)  # type: ignore[assignment]
+        run.operations.append(
+            Recorded(
+                process, len(run.operations), prepared.f, kind, prepared.value, told, started,
+                time.monotonic_ns(), offset,
+            )  # type: ignore[arg-type]  # fmt: skip
+        )
+
+
+class _Ledger:
+    """The stream of the lab's database, cut at the marks."""
+
+    def __init__(self, dsn: str, stack: ExitStack) -> None:
+        start = create_slot(dsn, SLOT, SLOT)
+        stack.callback(drop_slot, dsn, SLOT, SLOT)
+        self._stream = Stream(dsn, SLOT, SLOT, start)
+        stack.callback(self._stream.close)
+        self._decoder = Decoder()
+        self._run = 0
+        self._runs: dict[int, list[Transaction]] = {}
+
+    def until(self, number: int) -> Mapping[int, Sequence[Transaction]]:
+        """The transactions by run, up to the mark of that number. Raises Uncontrolled where it does not come."""
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        while self._run < number:
+            for _, message in self._stream.messages(0.05):
+                transaction = self._decoder.feed(message)
+                if transaction is not None:
+                    self._take(transaction)
+            self._stream.record(self._stream.passed if not self._decoder.open else 0)
+            if time.monotonic() > deadline:
+                raise Uncontrolled("the write-ahead log was not decoded in time")
+        return self._runs
+
+    def forget(self, number: int) -> None:
+        """What was judged needs no remembering."""
+        self._runs = {run: found for run, found in self._runs.items() if run >= number}
+
+    def _take(self, transaction: Transaction) -> None:
+        for change in transaction.changes:
+            if change.relation.name == MARKS and change.new is not None:
+                self._run = int(change.new[1] or 0)
+                self._runs[self._run] = []
+                return
+        self._runs.setdefault(self._run, []).append(transaction)
+
+
+@contextmanager
+def open_lab(server: Server, mutant: Mutant | None = None) -> Iterator[Lab]:
+    """A lab on a database of its own, which is dropped at the end. Raises LedgerUnavailable."""
+    with fresh_database(server) as dsn, ExitStack() as stack:
+        yield Lab(dsn, stack, mutant)
+
+
+def _judge(race: Race, run: Run, transactions: Sequence[Transaction]) -> Report:
+    operations = sorted(run.operations, key=lambda one: (one.start_ns, one.process, one.index))
+    evidence = Evidence(
+        at_rest=race.at_rest and run.complete, deadlocks=run.deadlocks, clock_slack_ms=0.0, exercises=()
+    )
+    summary = LedgerSummary(len(transactions), 0, complete=True)
+    return judge(lambda: transactions, operations, evidence, summary)
+
+
+_TABLES: Final = """
+SELECT c.relname FROM pg_class AS c INNER JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = 'public' AND c.relkind = 'r' AND c.relname NOT LIKE 'pgreferee%' ORDER BY 1
+"""
+
+
+def _sequences(control: psycopg.Connection[Any]) -> str:
+    """The statements that let every sequence begin anew, so that a row has the same id in every run."""
+    rows = control.execute(
+        "SELECT c.relname FROM pg_class AS c INNER JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = 'public' AND c.relkind = 'S' ORDER BY 1"
+    ).fetchall()
+    return "".join(f"SELECT setval('{name}', 1, false); " for (name,) in rows)
+
+

@@ -1,0 +1,62 @@
+"""What a race is: plain data. How one is run is the controller's business.
+
+A race file is a module of `stress/schedules/races/` that holds `RACES`, one or several. A session is a sequence of
+actions (`actions`), each a real operation of the engine; before each, and between its statements, the search may let
+another session go on. Results feed what follows: a claim's rows its outcomes, a flush's freed slots its credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from engine.limiter import Limit
+from engine.statements import Area
+from stress.schedules.actions import Action
+
+# What a planner may be told; the order of locks must not depend on it. By name: settings of every session.
+PLANNERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "generic": {"plan_cache_mode": "force_generic_plan"},
+    "custom": {"plan_cache_mode": "force_custom_plan"},
+    "no-nestloop": {"plan_cache_mode": "force_generic_plan", "enable_nestloop": "off"},
+    "no-indexscan": {
+        "plan_cache_mode": "force_generic_plan",
+        "enable_indexscan": "off",
+        "enable_indexonlyscan": "off",
+        "enable_bitmapscan": "off",
+    },
+}
+MAX_SESSIONS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """One race.
+
+    `setup` runs first, alone; `finish` last, alone, when every session has ended or died. `invariants`: those that at
+    least one schedule must have been subject to; every other one is judged too. `at_rest`: after `finish` nothing is
+    left to do, and what is only true then is judged. `settings`: of single sessions, beside the planner's. `row_gates`:
+    by session, the label of the row, or the identity, before which it stops a second time inside of its statements.
+    `gates`: whether sessions stop inside of statements at all. `contends`: that some schedule must block a session or
+    change an answer. `covers`: the pairs of operations that it decides, for the table in docs/races.md.
+    """
+
+    name: str
+    summary: str
+    sessions: Mapping[str, tuple[Action, ...]]
+    setup: tuple[Action, ...] = ()
+    finish: tuple[Action, ...] = ()
+    invariants: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    at_rest: bool = False
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    row_gates: Mapping[str, str] = field(default_factory=dict)
+    gates: bool = True
+    contends: bool = True
+    covers: tuple[tuple[str, str], ...] = ()
+    area: Area = "picker"
+
+    def __post_init__(self) -> None:
+        assert 1 <= len(self.sessions) <= MAX_SESSIONS, self.name
+        assert set(self.row_gates) | set(self.settings) <= set(self.sessions), self.name
