@@ -42,11 +42,18 @@ class Uncontrolled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step as it went. `what` was done, `came` what came of it; `others` what it set going again in other
-    sessions; `states` is everybody's state after it: (session, state, for whom it waits)."""
+    """One step as it went.
+
+    `what` was done, `came` what came of it; `statement` is the one that it began or went on with. `others`: what it set
+    going again in other sessions. `committed`: the sessions that committed a change. `states`: everybody's state after
+    it, and for whom it waits.
+    """
 
     choice: Choice
     what: str
+    statement: str
+    began: bool
+    committed: tuple[str, ...]
     came: str
     others: tuple[tuple[str, str], ...]
     states: tuple[tuple[str, str, tuple[str, ...]], ...]
@@ -125,16 +132,18 @@ class Controller:
         for one in sessions:
             one.effect = Effect()
             one.lines = []
+            one.committed = False
         run.counts[session.name] = run.counts.get(session.name, 0) + 1
         at_gate = session.state == "gate"
-        what = "dies" if choice.dies else f"{session.what}{', from the gate on' if at_gate else ''}"
+        what, statement = "dies" if choice.dies else session.what, session.statement
         if choice.dies:
             self._end(session)
         elif at_gate:
             self._open_gate(session)
         else:
             session.send()
-            what = session.what if session.state == "running" else what
+            if session.state == "running":
+                what, statement = session.what, session.statement
         self._settle(sessions)
         effect = Effect()
         for one in sessions:
@@ -151,7 +160,8 @@ class Controller:
         states = tuple(
             (one.name, one.state, tuple(sorted(by_pid.get(pid, "?") for pid in one.blockers))) for one in sessions
         )
-        run.steps.append(Step(choice, what, came, others, states))
+        committed = tuple(one.name for one in sessions if one.committed)
+        run.steps.append(Step(choice, what, statement, not at_gate, committed, came, others, states))
 
     def _open_gate(self, session: Session) -> None:
         session.passed()

@@ -24,7 +24,7 @@ from engine.statements import Catalogue
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.history.operations import Operation as Recorded
 from invariants.judge import judge
-from invariants.ledger.pgoutput import Decoder, Transaction
+from invariants.ledger.pgoutput import Decoder, Row, Transaction
 from invariants.ledger.reader import Stream, create_slot, drop_slot
 from invariants.mutants import Mutant
 from invariants.verdict import Report
@@ -50,11 +50,17 @@ class Judged:
 
     run: Run
     report: Report
+    left: str = ""
 
     @property
     def violated(self) -> tuple[str, ...]:
         """The names of the violated invariants."""
         return tuple(j.invariant for j in self.report.judgements if j.verdict == "violated")
+
+    @property
+    def outcome(self) -> str:
+        """What callers were answered and what is left in the tables: what the order of a race may change."""
+        return f"{sorted(self.run.answers.items())} {self.left}"
 
     @property
     def undecided(self) -> str | None:
@@ -93,7 +99,7 @@ class Lab:
         self._ledger = _Ledger(dsn, stack)
         self._number = 0
         self._planner: Mapping[str, str] = {}
-        self._configured: tuple[str, str] | None = None
+        self._configured: tuple[str, ...] | None = None
         self._rest_sequences = _sequences(self._control)
         self._keeper = stack.enter_context(psycopg.connect(dsn, autocommit=True, application_name="setup"))
         self._keeper.prepare_threshold = 0
@@ -114,8 +120,10 @@ class Lab:
         """The statements that sessions send."""
         return self._prototype.catalogue
 
-    def run(self, race: Race, planner: str, search: Search, *, deaths: int = 0) -> Run:
-        """Take one run. It is judged by `judged`, later, in order. Raises Uncontrolled and Diverged."""
+    def run(
+        self, race: Race, planner: str, search: Search, *, deaths: int = 0, into: Run | None = None
+    ) -> Run:
+        """Take one run. It is judged by `judged`, later, in order, also where this raises Uncontrolled or Diverged."""
         self._configure(race, planner)
         world = World(
             self._prototype.picker,
@@ -124,7 +132,7 @@ class Lab:
             race.limits,
             self._prototype.protocol,
         )
-        run = Run()
+        run = Run() if into is None else into
         self._empty()
         for action in race.setup:
             self._alone("setup", action, world, run)
@@ -149,7 +157,7 @@ class Lab:
         first = self._number - len(runs)
         committed = self._ledger.until(self._number)
         found = [
-            Judged(run, _judge(race, run, committed.get(first + place, ())))
+            _judge(race, run, committed.get(first + place, ()))
             for place, (race, run) in enumerate(runs)
         ]
         self._ledger.forget(self._number)
@@ -163,7 +171,8 @@ class Lab:
 
     def _configure(self, race: Race, planner: str) -> None:
         """Open the sessions, and tell each what the race wants of it."""
-        if self._configured == (race.name, planner):
+        wanted = (race.name, planner, *race.sessions)
+        if self._configured == wanted:
             return
         self._control.execute(NO_ROW_GATE.encode())
         if race.row_gates:
@@ -173,7 +182,7 @@ class Lab:
         self._planner = PLANNERS[planner]
         for name, link in zip(race.sessions, self._links, strict=False):
             self._tell(race, name, link)
-        self._configured = (race.name, planner)
+        self._configured = wanted
 
     def _link(self, number: int) -> Link:
         link = Link(self.dsn, number, self._settings, self.tables)
@@ -286,13 +295,33 @@ def open_lab(server: Server, mutant: Mutant | None = None) -> Iterator[Lab]:
         yield Lab(dsn, stack, mutant)
 
 
-def _judge(race: Race, run: Run, transactions: Sequence[Transaction]) -> Report:
+def _judge(race: Race, run: Run, transactions: Sequence[Transaction]) -> Judged:
     operations = sorted(run.operations, key=lambda one: (one.start_ns, one.process, one.index))
     evidence = Evidence(
         at_rest=race.at_rest and run.complete, deadlocks=run.deadlocks, clock_slack_ms=0.0, exercises=()
     )
     summary = LedgerSummary(len(transactions), 0, complete=True)
-    return judge(lambda: transactions, operations, evidence, summary)
+    return Judged(run, judge(lambda: transactions, operations, evidence, summary), _left(transactions))
+
+
+def _left(transactions: Sequence[Transaction]) -> str:
+    """The rows at the end, without what names moments and transactions."""
+    rows: dict[tuple[str, Row], list[str]] = {}
+    for transaction in transactions:
+        for change in transaction.changes:
+            relation, row = change.relation, change.old if change.new is None else change.new
+            if row is None:
+                continue
+            key = (relation.name, tuple(row[place] for place in relation.key))
+            if change.new is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = [
+                    str(value)
+                    for name, value in zip(relation.columns, row, strict=True)
+                    if not name.endswith(("_at", "_deadline", "_refill", "counted", "idle_since"))
+                ]
+    return str(sorted(rows.items(), key=str))
 
 
 _TABLES: Final = """

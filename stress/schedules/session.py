@@ -40,6 +40,9 @@ DEADLOCK: Final = "40P01"
 # the controller lets wait has not waited in the sense of that limit.
 LIFTED: Final = "picker/flush_patience"
 
+# What a step says of a statement that is a transaction of its own, and not committed yet.
+OPEN: Final = "not committed yet"
+
 Rows = list[tuple[Any, ...]]
 Program = Generator[Request, Rows, None]
 
@@ -132,6 +135,7 @@ class Session:
         self.deadlocks = 0
         self.answers: list[str] = []
         self.lines: list[str] = []
+        self.committed = False
         self.effect = Effect()
         self._used: frozenset[str] = frozenset()
         self._touches = Effect()
@@ -141,6 +145,8 @@ class Session:
         self._program: Program | None = None
         self._pending: Request | None = None
         self._begin = False
+        self._wrapped = False
+        self._kept: Rows | None = None
         self._index = -1
         self._open: Callable[[], None] = lambda: None
         self.action = ""
@@ -148,13 +154,18 @@ class Session:
             self.state = "finished"
 
     @property
+    def statement(self) -> str:
+        """The statement that comes next or is under way; empty before an action."""
+        if self._program is None:
+            return ""
+        return self._pending.statement.name if isinstance(self._pending, Call) and self._kept is None else "commit"
+
+    @property
     def what(self) -> str:
         """What comes next, for a person."""
         if self.state == "ready" and self._program is None:
             return self._actions[0].name
-        if isinstance(self._pending, Call):
-            return f"{self.action}: {self._pending.statement.name}"
-        return f"{self.action}: commit"
+        return f"{self.action}: {self.statement}"
 
     def send(self) -> None:
         """From a point between statements: send the next one."""
@@ -163,13 +174,15 @@ class Session:
                 self.state = "finished"
                 return
             self._next_action()
-        if self._begin:
-            self.link.execute(BEGIN)
-            self._begin = False
         pgconn = self.link.pgconn
-        if isinstance(self._pending, Call):
+        if isinstance(self._pending, Call) and self._kept is None:
             statement = self._pending.statement
             name, self._touches = self.link.prepared(statement)
+            # A statement of its own is a transaction, too: between its last change and its commit others may come.
+            self._wrapped = not self._begin and not self.link.in_transaction() and bool(self._touches.used)
+            if self._begin or self._wrapped:
+                self.link.execute(BEGIN)
+                self._begin = False
             encoded = [None if v is None else v.encode() for v in statement.encode(self._pending.arguments)]
             pgconn.send_query_prepared(name, encoded)
         else:
@@ -224,11 +237,18 @@ class Session:
             return
         rows = self.link.rows(result)
         if not self.link.in_transaction():
+            self.committed = bool(self._used)
             self._ended()
-        if isinstance(self._pending, Call):
+        if isinstance(self._pending, Call) and self._kept is None:
             self.lines.append(f"{_rows(len(rows))}" if rows else "no rows")
         else:
             self.lines.append("committed")
+        if self._wrapped and self._kept is None:
+            self.lines.append(OPEN)
+            self._kept = rows
+            self.state = "ready"
+            return
+        rows, self._kept, self._wrapped = (rows if self._kept is None else self._kept), None, False
         self._advance(lambda program: program.send(rows))
 
     def _failed(self, error: psycopg.Error) -> None:
@@ -237,6 +257,7 @@ class Session:
         if self.link.in_transaction():
             self.link.execute(b"ROLLBACK")
         self._ended()
+        self._kept, self._wrapped = None, False
         self.lines.append(f"{type(error).__name__}")
         self._advance(lambda program: program.throw(error))
 

@@ -1,0 +1,197 @@
+"""What one process of an exploration does: runs of one task at a time, in a lab of its own.
+
+A failing schedule is looked at on the spot: it is taken twice more, on tables as they were at first. Where the choices
+or who was blocked differ, it is not under control, and the verdict is `unknown`, never `violated`. Then it is shrunk,
+told and written down.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from invariants.mutants import Mutant
+from stress.schedules import story
+from stress.schedules.controller import Run, Uncontrolled
+from stress.schedules.lab import Judged, Lab
+from stress.schedules.pairs import PAIRS
+from stress.schedules.race import Race
+from stress.schedules.races import ALL
+from stress.schedules.record import Schedule, reduced, written
+from stress.schedules.search import Choice, Diverged, Fixed, Search
+from stress.schedules.shrink import Candidate, Failing, shrink
+
+# Runs that are judged at once.
+BATCH: Final = 40
+# How long a task is worked at before the others get their turn, and how many runs may diverge before it is given up.
+CHUNK_S: Final = 1.0
+MAX_DIVERGED: Final = 5
+MAX_PROBES: Final = 120
+
+
+@cache
+def races() -> dict[str, Race]:
+    """Every race, the written ones and the pairs."""
+    return {**ALL, **{race.name: race for race in PAIRS}}
+
+
+@dataclass(slots=True)
+class Task:
+    """Runs to be taken: `search` remembers how far it is. `limit`: complete runs at most."""
+
+    race: str
+    planner: str
+    deaths: int
+    search: Search
+    limit: int
+    runs: int = 0
+    pruned: int = 0
+    diverged: int = 0
+    longest: int = 0
+    orders: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to run."""
+        return self.search.exhausted or self.runs >= self.limit
+
+
+@dataclass(slots=True)
+class Found:
+    """What one turn at a task brought. `story`: table rows and sentences of the failing schedule; `confirmed` is False
+    for one that was not under control."""
+
+    task: Task
+    runs: int = 0
+    checked: Counter[str] = field(default_factory=Counter)
+    blocked: int = 0
+    answers: set[str] = field(default_factory=set)
+    schedule: Schedule | None = None
+    confirmed: bool = True
+    steps: int = 0
+    sessions: tuple[str, ...] = ()
+    rows: list[list[str]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    unknown: str | None = None
+
+
+class Worker:
+    """A lab and what is asked of it."""
+
+    def __init__(self, lab: Lab, mutant: Mutant | None, postgres: str) -> None:
+        self._lab = lab
+        self._mutant = mutant
+        self._postgres = postgres
+
+    def turn(self, task: Task, seconds: float = CHUNK_S) -> Found:
+        """Work at a task for a while, or until it is over, or a schedule fails."""
+        found = Found(task)
+        race = races()[task.race]
+        until = time.monotonic() + seconds
+        while not task.over and time.monotonic() < until and found.schedule is None and found.unknown is None:
+            batch: list[tuple[Race, Run]] = []
+            while len(batch) < BATCH and not task.over and (not batch or time.monotonic() < until):
+                run = self._run(race, task, found)
+                if run is not None:
+                    batch.append((race, run))
+                if found.unknown is not None:
+                    break
+            self._judge(race, task, batch, found)
+        return found
+
+    def _run(self, race: Race, task: Task, found: Found) -> Run | None:
+        run = Run()
+        try:
+            self._lab.run(race, task.planner, task.search, deaths=task.deaths, into=run)
+        except (Uncontrolled, Diverged) as error:
+            # The same path again; a search begins each run anew.
+            task.diverged += 1
+            if task.diverged > MAX_DIVERGED:
+                found.unknown = f"uncontrolled: {error}"
+            run.complete = False
+            return run
+        if run.complete:
+            task.runs += 1
+            found.runs += 1
+            task.longest = max(task.longest, len(run.steps))
+        else:
+            task.pruned += 1
+        return run
+
+    def _judge(self, race: Race, task: Task, batch: list[tuple[Race, Run]], found: Found) -> None:
+        for judged in self._lab.judged(batch):
+            if not judged.run.complete:
+                continue
+            found.checked.update({j.invariant: j.checked for j in judged.report.judgements})
+            found.blocked += judged.run.blocked
+            found.answers.add(judged.outcome)
+            if judged.undecided is not None and found.unknown is None:
+                found.unknown = judged.undecided
+            if judged.violated and found.schedule is None:
+                self._fail(race, task, judged, found)
+
+    def _fail(self, race: Race, task: Task, judged: Judged, found: Found) -> None:
+        everything = {name: tuple(range(len(actions))) for name, actions in race.sessions.items()}
+        first = Candidate(everything, judged.run.choices)
+        again = [self._take(race, task.planner, first) for _ in range(2)]
+        same = all(one is not None and one.run.signature == judged.run.signature for one in again)
+        small, last = first, judged
+        if same and all(one is not None and one.violated for one in again):
+            small, last = self._smallest(race, task.planner, first, judged)
+        else:
+            found.confirmed = False
+            found.unknown = "uncontrolled: taken again, the failing schedule went another way"
+        found.schedule = Schedule(
+            race=race.name,
+            mutant=None if self._mutant is None else self._mutant.name,
+            planner=task.planner,
+            actions={name: kept for name, kept in small.actions.items() if kept},
+            choices=written(small.choices),
+            violated=list(last.violated),
+            summaries=[v.summary for j in last.report.judgements for v in j.violations[:2]],
+            postgres=self._postgres,
+        )
+        found.sessions = tuple(name for name, kept in small.actions.items() if kept)
+        found.rows = story.table(last.run.steps, found.sessions)
+        found.reasons = story.reasons(last.run.steps)
+        found.steps = len(found.rows)
+
+    def _smallest(self, race: Race, planner: str, first: Candidate, judged: Judged) -> tuple[Candidate, Judged]:
+        wanted = set(judged.violated)
+        seen: dict[Candidate, Judged] = {}
+
+        def probe(candidate: Candidate) -> Failing | None:
+            taken = self._take(race, planner, candidate)
+            if taken is None or not wanted & set(taken.violated):
+                return None
+            ran = Candidate(candidate.actions, taken.run.choices)
+            seen[_frozen(ran)] = taken
+            return Failing(ran, story.steps_of(taken.run.steps))
+
+        start = Failing(first, story.steps_of(judged.run.steps))
+        small = shrink(start, probe, MAX_PROBES).candidate
+        return small, seen.get(_frozen(small), judged)
+
+    def _take(self, race: Race, planner: str, candidate: Candidate) -> Judged | None:
+        """One schedule, taken by itself; None where it is not to be had."""
+        return take(self._lab, reduced(race, dict(candidate.actions)), planner, candidate.choices)
+
+
+def take(lab: Lab, race: Race, planner: str, choices: tuple[Choice, ...]) -> Judged | None:
+    """Take one schedule by itself and judge it; None where it got out of control."""
+    lab.refresh()
+    run = Run()
+    deaths = sum(choice.dies for choice in choices)
+    try:
+        lab.run(race, planner, Fixed(choices), deaths=deaths, into=run)
+    except Uncontrolled:
+        run.complete = False
+    [judged] = lab.judged([(race, run)])
+    return judged if run.complete else None
+
+
+def _frozen(candidate: Candidate) -> Candidate:
+    return Candidate(tuple(sorted(candidate.actions.items())), candidate.choices)  # type: ignore[arg-type]
