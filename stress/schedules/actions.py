@@ -97,6 +97,7 @@ class Outcome:
     kind: OutcomeKind
     row: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    claim: str | None = None
 
 
 def job(**fields: Any) -> Job:
@@ -249,11 +250,11 @@ def release(label: str, *rows: str, denied: bool = False) -> Action:
     return Action(f"release {'what was denied of ' if denied else ''}{label}", prepare)
 
 
-def heartbeat(label: str, lease_ms: float = LEASE_MS) -> Action:
-    """Extend the leases of a claim."""
+def heartbeat(*labels: str, lease_ms: float = LEASE_MS) -> Action:
+    """Extend the leases of claims."""
 
     def prepare(world: World, _: str) -> Prepared | None:
-        holds = [Hold(row.id, row.claim) for row in world.claims.get(label, {}).values()]
+        holds = [Hold(row.id, row.claim) for label in labels for row in world.claims.get(label, {}).values()]
         if not holds:
             return None
         return Prepared(
@@ -263,26 +264,32 @@ def heartbeat(label: str, lease_ms: float = LEASE_MS) -> Action:
             lambda extended: {"ids": [hold.id for hold in extended]},
         )
 
-    return Action(f"heartbeat {label}", prepare)
+    return Action(f"heartbeat {', '.join(labels)}", prepare)
 
 
 def flush(label: str, *outcomes: Outcome) -> Action:
-    """Commit outcomes of a claim's rows in one transaction. Slots that it frees are credited by `credit(label)`."""
+    """Commit outcomes of a claim's rows in one transaction. Slots that it frees are credited by `credit(label)`.
+
+    An outcome may name another claim than `label`: that is where its row is looked up.
+    """
 
     def prepare(world: World, _: str) -> Prepared | None:
-        held = world.claims.get(label, {})
         commits: list[Commit] = []
+        steps: list[dict[str, Any]] = []
         for outcome in outcomes:
-            rows = held if outcome.row is None else [row for row in held if row == world.rows.get(outcome.row)]
-            commits += [_commit(world, label, held[row], outcome) for row in rows]
+            under = outcome.claim or label
+            for row in world.claims.get(under, {}).values():
+                if outcome.row is None or row.id == world.rows.get(outcome.row):
+                    commits.append(_commit(world, under, row, outcome))
+                    steps.append(_step(world, under, row))
         if not commits:
             return None
 
         def absorb(ended: Ended) -> None:
             _frees(world, label)(ended)
             for hold in ended.holds:
-                if any(c.id == hold.id and c.kind == "continue" for c in commits):
-                    row = world.claims[label][hold.id]
+                row = world.claims.get(label, {}).get(hold.id)
+                if row is not None and any(c.id == hold.id and c.kind == "continue" for c in commits):
                     world.claims[label][hold.id] = replace(row, turn=row.turn + 1)
 
         return Prepared(
@@ -291,7 +298,7 @@ def flush(label: str, *outcomes: Outcome) -> Action:
             world.picker.flush(commits),
             lambda ended: {"xid": ended.xid, "committed": [[hold.id, hold.claim] for hold in ended.holds]},
             absorb,
-            tuple(_step(world, label, held[commit.id]) for commit in commits),
+            tuple(steps),
         )
 
     return Action(f"flush {label}: {', '.join(outcome.kind for outcome in outcomes)}", prepare)

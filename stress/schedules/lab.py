@@ -139,7 +139,7 @@ class Lab:
         if race.row_gates:
             self._name_rows(race, world)
         sessions = [
-            Session(name, link, actions, world, run.operations.append)
+            Session(name, link, actions, world, run.operations.append, whole=not race.stops_inside(name))
             for (name, actions), link in zip(race.sessions.items(), self._links, strict=False)
         ]
         try:
@@ -192,7 +192,7 @@ class Lab:
         return link
 
     def _tell(self, race: Race, name: str, link: Link) -> None:
-        gate = str(link.gate) if race.gates else ""
+        gate = str(link.gate) if race.stops_inside(name) else ""
         settings = {**self._planner, **race.settings.get(name, {}), "gate.number": gate, "gate.row": ""}
         link.execute(b"RESET plan_cache_mode")
         for setting in ("enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan"):

@@ -154,7 +154,10 @@ _OPERATIONS: Final = (
     Operation("sweep buckets", frozenset((COUNTERS, CONFIGS)), ("spent",), lambda _, __: (sweep_buckets(),)),
     Operation("reconcile", _LIMITED, ("freed", "admitted", "admitted, lapsed"), lambda _, __: (reconcile(),)),
     Operation(
-        "credit", frozenset((COUNTERS,)), ("freed",), lambda tag, _: (credit("c" if tag == "1" else "d"),)
+        "credit",
+        frozenset((COUNTERS,)),
+        ("freed",),
+        lambda tag, state: (credit("d" if (tag, state) == ("2", "both freed") else "c"),),
     ),
     Operation("insert many", _JOBS, (), _batch),
     Operation(

@@ -38,7 +38,8 @@ class Race:
     least one schedule must have been subject to; every other one is judged too. `at_rest`: after `finish` nothing is
     left to do, and what is only true then is judged. `settings`: of single sessions, beside the planner's. `row_gates`:
     by session, the label of the row, or the identity, before which it stops a second time inside of its statements.
-    `gates`: whether sessions stop inside of statements at all. `contends`: that some schedule must block a session or
+    `stops`: the sessions that stop inside of statements and before the commit of a statement by itself; None: all. The
+    others take a statement whole, which keeps a race of many sessions small. `contends`: that some schedule must block a session or
     change an answer. `covers`: the pairs of operations that it decides, for the table in docs/races.md.
     """
 
@@ -52,11 +53,16 @@ class Race:
     at_rest: bool = False
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     row_gates: Mapping[str, str] = field(default_factory=dict)
-    gates: bool = True
+    stops: tuple[str, ...] | None = None
     contends: bool = True
     covers: tuple[tuple[str, str], ...] = ()
     area: Area = "picker"
 
     def __post_init__(self) -> None:
         assert 1 <= len(self.sessions) <= MAX_SESSIONS, self.name
-        assert set(self.row_gates) | set(self.settings) <= set(self.sessions), self.name
+        named = set(self.row_gates) | set(self.settings) | set(self.stops or ())
+        assert named <= set(self.sessions), self.name
+
+    def stops_inside(self, session: str) -> bool:
+        """Whether that session stops inside of its statements."""
+        return self.stops is None or session in self.stops

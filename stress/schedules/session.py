@@ -125,7 +125,14 @@ class Session:
     """A link with a program. `answers` are those of its actions so far, `step` is what the last step was."""
 
     def __init__(
-        self, name: str, link: Link, actions: Sequence[Action], world: World, record: Callable[[Recorded], None]
+        self,
+        name: str,
+        link: Link,
+        actions: Sequence[Action],
+        world: World,
+        record: Callable[[Recorded], None],
+        *,
+        whole: bool = False,
     ) -> None:
         self.name = name
         self.link = link
@@ -145,6 +152,7 @@ class Session:
         self._program: Program | None = None
         self._pending: Request | None = None
         self._begin = False
+        self._whole = whole
         self._wrapped = False
         self._kept: Rows | None = None
         self._index = -1
@@ -179,7 +187,8 @@ class Session:
             statement = self._pending.statement
             name, self._touches = self.link.prepared(statement)
             # A statement of its own is a transaction, too: between its last change and its commit others may come.
-            self._wrapped = not self._begin and not self.link.in_transaction() and bool(self._touches.used)
+            alone = not self._begin and not self.link.in_transaction()
+            self._wrapped = alone and not self._whole and bool(self._touches.used)
             if self._begin or self._wrapped:
                 self.link.execute(BEGIN)
                 self._begin = False
