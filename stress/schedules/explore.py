@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -155,6 +155,7 @@ def _tally(exploration: Exploration, found: Found) -> None:
     if found.task.over:
         tally.tasks += 1
         tally.pruned += found.task.pruned
+        tally.orders = max(tally.orders, found.task.orders)
         if isinstance(found.task.search, Exhaustive) and found.task.search.exhausted:
             tally.exhausted += 1
         else:
@@ -243,7 +244,7 @@ class _Pool:
                 assert isinstance(here, Connection)
                 try:
                     found = here.recv()
-                except EOFError:
+                except (EOFError, OSError):
                     raise InfrastructureError("a worker process has ended; its error is above") from None
                 busy.discard(here)
                 idle.append(here)
@@ -279,11 +280,3 @@ def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str) -> None
 def default_workers() -> int:
     """One a core; a session waits for its server most of the time, so not fewer than two."""
     return max(2, min(8, os.cpu_count() or 2))
-
-
-def chosen(names: Sequence[str]) -> tuple[str, ...]:
-    """The races of these names or beginnings of names, all where there are none."""
-    known = races()
-    if not names:
-        return tuple(known)
-    return tuple(dict.fromkeys(name for wanted in names for name in known if name in (wanted,)))

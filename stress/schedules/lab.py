@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
 
 from engine.operation import perform
 from engine.postgres import Server, fresh_database
@@ -254,9 +255,11 @@ class _Ledger:
     """The stream of the lab's database, cut at the marks."""
 
     def __init__(self, dsn: str, stack: ExitStack) -> None:
-        start = create_slot(dsn, SLOT, SLOT)
-        stack.callback(drop_slot, dsn, SLOT, SLOT)
-        self._stream = Stream(dsn, SLOT, SLOT, start)
+        # Slots are named for the whole server, which may have several labs.
+        slot = f"{SLOT}_{conninfo_to_dict(dsn)['dbname']}"
+        start = create_slot(dsn, slot, SLOT)
+        stack.callback(drop_slot, dsn, slot, SLOT)
+        self._stream = Stream(dsn, slot, SLOT, start)
         stack.callback(self._stream.close)
         self._decoder = Decoder()
         self._run = 0

@@ -21,7 +21,7 @@ from stress.schedules.pairs import PAIRS
 from stress.schedules.race import Race
 from stress.schedules.races import ALL
 from stress.schedules.record import Schedule, reduced, written
-from stress.schedules.search import Choice, Diverged, Fixed, Search
+from stress.schedules.search import Choice, Diverged, Fixed, Search, interleavings
 from stress.schedules.shrink import Candidate, Failing, shrink
 
 # Runs that are judged at once.
@@ -29,7 +29,8 @@ BATCH: Final = 40
 # How long a task is worked at before the others get their turn, and how many runs may diverge before it is given up.
 CHUNK_S: Final = 1.0
 MAX_DIVERGED: Final = 5
-MAX_PROBES: Final = 120
+MAX_PROBES: Final = 150
+MAX_SHRINK_S: Final = 6.0
 
 
 @cache
@@ -75,6 +76,7 @@ class Found:
     sessions: tuple[str, ...] = ()
     rows: list[list[str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    spec: str = ""
     unknown: str | None = None
 
 
@@ -117,6 +119,8 @@ class Worker:
             task.runs += 1
             found.runs += 1
             task.longest = max(task.longest, len(run.steps))
+            if not task.deaths:
+                task.orders = max(task.orders, interleavings(run.counts.values()))
         else:
             task.pruned += 1
         return run
@@ -136,7 +140,7 @@ class Worker:
     def _fail(self, race: Race, task: Task, judged: Judged, found: Found) -> None:
         everything = {name: tuple(range(len(actions))) for name, actions in race.sessions.items()}
         first = Candidate(everything, judged.run.choices)
-        again = [self._take(race, task.planner, first) for _ in range(2)]
+        again = [self._take(race, task.planner, first, fresh=True) for _ in range(2)]
         same = all(one is not None and one.run.signature == judged.run.signature for one in again)
         small, last = first, judged
         if same and all(one is not None and one.violated for one in again):
@@ -161,28 +165,36 @@ class Worker:
 
     def _smallest(self, race: Race, planner: str, first: Candidate, judged: Judged) -> tuple[Candidate, Judged]:
         wanted = set(judged.violated)
-        seen: dict[Candidate, Judged] = {}
+        until = time.monotonic() + MAX_SHRINK_S
 
         def probe(candidate: Candidate) -> Failing | None:
+            if time.monotonic() > until:
+                return None
             taken = self._take(race, planner, candidate)
             if taken is None or not wanted & set(taken.violated):
                 return None
             ran = Candidate(candidate.actions, taken.run.choices)
-            seen[_frozen(ran)] = taken
             return Failing(ran, story.steps_of(taken.run.steps))
 
         start = Failing(first, story.steps_of(judged.run.steps))
         small = shrink(start, probe, MAX_PROBES).candidate
-        return small, seen.get(_frozen(small), judged)
+        # Shrunk on tables that other runs have used; what is handed out must fail on fresh ones.
+        last = self._take(race, planner, small, fresh=True)
+        if last is None or not wanted & set(last.violated):
+            return first, judged
+        return small, last
 
-    def _take(self, race: Race, planner: str, candidate: Candidate) -> Judged | None:
+    def _take(self, race: Race, planner: str, candidate: Candidate, *, fresh: bool = False) -> Judged | None:
         """One schedule, taken by itself; None where it is not to be had."""
-        return take(self._lab, reduced(race, dict(candidate.actions)), planner, candidate.choices)
+        return take(self._lab, reduced(race, dict(candidate.actions)), planner, candidate.choices, fresh=fresh)
 
 
-def take(lab: Lab, race: Race, planner: str, choices: tuple[Choice, ...]) -> Judged | None:
-    """Take one schedule by itself and judge it; None where it got out of control."""
-    lab.refresh()
+def take(
+    lab: Lab, race: Race, planner: str, choices: tuple[Choice, ...], *, fresh: bool = True
+) -> Judged | None:
+    """Take one schedule by itself and judge it; None where it got out of control. `fresh`: on tables as at first."""
+    if fresh:
+        lab.refresh()
     run = Run()
     deaths = sum(choice.dies for choice in choices)
     try:
@@ -192,6 +204,3 @@ def take(lab: Lab, race: Race, planner: str, choices: tuple[Choice, ...]) -> Jud
     [judged] = lab.judged([(race, run)])
     return judged if run.complete else None
 
-
-def _frozen(candidate: Candidate) -> Candidate:
-    return Candidate(tuple(sorted(candidate.actions.items())), candidate.choices)  # type: ignore[arg-type]
