@@ -4,11 +4,12 @@ Rules:
 
 1. A step is taken only when every session stands still: at a point, at a gate, blocked, finished or dead. So the order
    of steps is the order of events, and a schedule that is repeated is repeated exactly.
-2. Who is blocked is what `pg_blocking_pids` says, asked by a session of the controller's own, for statements that have
-   not answered after a moment. The controller holds the gates, so who is blocked by it stands at a gate; such a
-   session has said so before.
-3. When sessions wait in a circle, the server is given the time to find out: `deadlock_timeout` is 1 ms here. A deadlock
-   is a finding, never a reason to go on.
+2. Who is blocked by whom is what `pg_blocking_pids` says, asked by a session of the controller's own. When to ask, the
+   session that waits says itself, where its role may: the server tells it that it is "still waiting"
+   (`log_lock_waits`) when it has waited for `deadlock_timeout`, 1 ms here, and has found no deadlock. So the last to
+   wait in a circle is always the one that finds it. Elsewhere the controller asks now and then.
+3. The controller holds the gates, so who is blocked by it stands at one; such a session has said so before.
+   A deadlock is a finding, never a reason to go on: who waits in a circle is left to the server to end.
 4. A session that dies is terminated by the server, as the loss of its process would have it, and counted as dead when
    its locks are gone.
 5. Everything has a deadline; one that passes makes the run `Uncontrolled`.
@@ -31,9 +32,12 @@ from stress.schedules.session import Session
 
 DEADLINE_S: Final = 10.0
 MAX_STEPS: Final = 400
+STOPS: Final = "stops at its gate"
 # How long a statement may take before the server is asked who is blocked, and between two such questions.
 FIRST_LOOK_S: Final = 0.0008
 NEXT_LOOK_S: Final = 0.0004
+# Where sessions are told that they wait: one that goes on waiting in a queue that has changed is told nothing new.
+TOLD_LOOK_S: Final = 0.02
 
 
 class Uncontrolled(Exception):
@@ -46,7 +50,7 @@ class Step:
 
     `what` was done, `came` what came of it; `statement` is the one that it began or went on with. `others`: what it set
     going again in other sessions. `committed`: the sessions that committed a change. `states`: everybody's state after
-    it, and for whom it waits.
+    it, and for whom it waits. `sql`: what was sent, where the run keeps that.
     """
 
     choice: Choice
@@ -57,6 +61,7 @@ class Step:
     came: str
     others: tuple[tuple[str, str], ...]
     states: tuple[tuple[str, str, tuple[str, ...]], ...]
+    sql: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -66,6 +71,8 @@ class Run:
     steps: list[Step] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     complete: bool = True
+    keeps_sql: bool = False
+    setup: list[str] = field(default_factory=list)
     deadlocks: int = 0
     answers: dict[str, list[str]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -89,13 +96,16 @@ class Run:
 class Controller:
     """Takes runs on open links. `control` is a session of its own that holds every gate."""
 
-    def __init__(self, control: psycopg.Connection[Any]) -> None:
+    def __init__(self, control: psycopg.Connection[Any], *, told: bool) -> None:
+        """`told`: sessions are told that they wait."""
         self._control = control
+        self._told = told
         self._pid = control.info.backend_pid
 
     def close_gate(self, number: int) -> None:
         """From now on whoever comes to that gate waits there."""
-        self._control.execute("SELECT pg_advisory_lock(%s, %s)", (GATES, number), prepare=True)
+        for lock in (2 * number, 2 * number + 1):
+            self._control.execute("SELECT pg_advisory_lock(%s, %s)", (GATES, lock), prepare=True)
 
     def run(self, sessions: Sequence[Session], search: Search, run: Run, *, deaths: int = 0) -> Run:
         """Take a run to its end, or to where the search ends it. `deaths`: how many sessions may die.
@@ -133,6 +143,7 @@ class Controller:
             one.effect = Effect()
             one.lines = []
             one.committed = False
+            one.sent = [] if run.keeps_sql else None
         run.counts[session.name] = run.counts.get(session.name, 0) + 1
         at_gate = session.state == "gate"
         what, statement = "dies" if choice.dies else session.what, session.statement
@@ -154,20 +165,20 @@ class Controller:
         )
         came = "; ".join(session.lines)
         if session.state == "gate":
-            came = f"{came}; stops at its gate" if came else "stops at its gate"
+            came = f"{came}; {STOPS}" if came else STOPS
         elif session.state == "blocked":
             came = f"{came}; waits" if came else "waits"
         states = tuple(
             (one.name, one.state, tuple(sorted(by_pid.get(pid, "?") for pid in one.blockers))) for one in sessions
         )
         committed = tuple(one.name for one in sessions if one.committed)
-        run.steps.append(Step(choice, what, statement, not at_gate, committed, came, others, states))
+        sent = tuple(session.sent or ())
+        run.steps.append(Step(choice, what, statement, not at_gate, committed, came, others, states, sent))
 
     def _open_gate(self, session: Session) -> None:
+        lock = session.link.at_lock
         session.passed()
-        self._control.execute(
-            "SELECT schedule_open(%s, %s)", (session.link.gate, session.link.pid), prepare=True
-        )
+        self._control.execute("SELECT schedule_open(%s, %s)", (lock, session.link.pid), prepare=True)
 
     def _end(self, session: Session) -> None:
         self._control.execute("SELECT pg_terminate_backend(%s)", (session.link.pid,))
@@ -189,20 +200,23 @@ class Controller:
                     return
                 patience = FIRST_LOOK_S
                 continue
-            readable, _, _ = select.select(list(moving), [], [], patience)
+            readable, _, _ = select.select(list(moving), [], [], TOLD_LOOK_S if self._told else patience)
             for socket in readable:
                 moving[socket].read()
-            if not readable:
+            if self._told and readable:
+                self._look([session for session in moving.values() if session.link.waits], sessions)
+            elif not readable:
                 patience = NEXT_LOOK_S
-                self._look(sessions)
+                self._look(list(moving.values()), sessions)
             if time.monotonic() > deadline:
                 names = ", ".join(session.name for session in moving.values())
                 raise Uncontrolled(f"{names} neither answers nor waits for a lock")
 
-    def _look(self, sessions: Sequence[Session]) -> None:
+    def _look(self, asked: Sequence[Session], sessions: Sequence[Session]) -> None:
         """Ask who of the running is blocked. Who is part of a circle goes on running: the server will end it."""
-        moving = [session for session in sessions if session.state == "running"]
-        for session, blockers in self._blocking(moving):
+        running = [session for session in asked if session.state == "running"]
+        for session, blockers in self._blocking(running):
+            session.link.waits = False
             if not blockers or blockers == (self._pid,):
                 continue
             session.blockers = blockers
@@ -214,10 +228,11 @@ class Controller:
         blocked = [session for session in sessions if session.state == "blocked"]
         woken = False
         for session, blockers in self._blocking(blocked):
-            session.blockers = blockers
-            if not blockers or _circle(session, sessions):
+            # Of whom waits for another now than before it is not known yet whether it has looked for a deadlock.
+            if blockers != session.blockers or _circle(session, sessions):
                 session.state = "running"
                 woken = True
+            session.blockers = blockers
         return woken
 
     def _blocking(self, asked: Sequence[Session]) -> list[tuple[Session, tuple[int, ...]]]:

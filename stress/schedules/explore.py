@@ -87,6 +87,8 @@ class Tally:
         """Why it is neither held nor violated."""
         if self.unknown is not None:
             return self.unknown
+        if self.failure is not None:
+            return "uncontrolled: taken again, a failing schedule went another way"
         if not self.runs:
             return "the budget was used up before it was begun"
         race = races()[self.name]
@@ -156,7 +158,8 @@ def _tally(exploration: Exploration, found: Found) -> None:
         tally.tasks += 1
         tally.pruned += found.task.pruned
         tally.orders = max(tally.orders, found.task.orders)
-        if isinstance(found.task.search, Exhaustive) and found.task.search.exhausted:
+        search = found.task.search
+        if isinstance(search, Exhaustive) and search.exhausted and not search.skipped:
             tally.exhausted += 1
         else:
             tally.sampled += 1
@@ -202,7 +205,7 @@ class _Queue:
     def back(self, found: Found, tally: Tally) -> None:
         """A task after a turn at it."""
         task = found.task
-        if tally.failure is not None or tally.unknown is not None:
+        if (tally.failure is not None and tally.failure.confirmed) or tally.unknown is not None:
             self._done.add(task.race)
         elif not task.over:
             self._tasks.append(task)

@@ -4,21 +4,20 @@ The pytest file names the schedule and takes it in a lab on an embedded Postgres
 and passes when `MUTANT` is set to None.
 
 The `.spec` holds the SQL that was sent, with its arguments as literals, in the order of the schedule. The isolation
-tester stops a session between statements only, so a stop inside of a statement is written as its own pattern: the
-session takes an advisory lock in front of the first row, in a trigger, which a `gate` session holds. Ids are those of
-the run: setup and sequences are the same on an empty database.
+tester stops a session between statements only, so the gates are part of the `.spec`: a session `gate` holds their locks,
+opens the one at which a session stands, and closes it again behind it. Ids are those of the run: on an empty database
+the sequences give the same ones.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from engine.statements import Statement
+from stress.schedules.controller import STOPS, Step
 from stress.schedules.gates import GATES
 from stress.schedules.record import Schedule
 
@@ -53,18 +52,6 @@ def test_{name}() -> None:
 '''
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A statement as it was sent: by whom, at which step of the schedule; `stopped`: it stood at a gate before its
-    first row until step `until`."""
-
-    session: str
-    step: int
-    sql: str
-    stopped: bool = False
-    until: int = 0
-
-
 def pytest_file(schedule: Schedule) -> str:
     """A test that fails with the schedule's mutant, and passes without."""
     title = f"{schedule.race}: {', '.join(schedule.violated) or 'held'}."
@@ -73,64 +60,71 @@ def pytest_file(schedule: Schedule) -> str:
     return _PYTEST.format(title=title, schedule=text, name=name)
 
 
-def literal(statement: Statement, arguments: tuple[Any, ...]) -> str:
-    """A statement with its arguments as literals, for a tool that knows no parameters."""
-    encoded = statement.encode(arguments)
-
-    def value(match: re.Match[str]) -> str:
-        text = encoded[int(match[1]) - 1]
-        return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
-
-    return re.sub(r"\$(\d+)\b", value, statement.text)
-
-
 def isolation_spec(
-    schedule: Schedule, schema: Sequence[str], setup: Sequence[str], sent: Sequence[Sent], settings: Mapping[str, str]
-) -> str:
-    """The `.spec`: schema and rows, a session with numbered steps each, and one permutation.
+    schedule: Schedule, schema: Sequence[str], setup: Sequence[str], steps: Sequence[Step], planner: Mapping[str, str]
+) -> str | None:
+    """The `.spec`: schema, gates and rows, a session with numbered steps each, and one permutation.
 
-    A step that stood at a gate is followed by the `gate` session's step that opens it.
+    None for a schedule in which a session dies: the tester itself would end with it.
     """
-    sessions: dict[str, list[tuple[str, str]]] = {}
-    order: list[tuple[int, int, str]] = []
-    opens: list[tuple[str, str]] = []
-    gates: dict[str, int] = {}
-    for number, one in enumerate(sent, 1):
-        name = _word(f"{one.session}_{number}")
-        gate = gates.setdefault(one.session, len(gates) + 1)
-        sql = one.sql
-        if one.stopped:
-            sql = f"SET gate.number = {gate}; {sql}; RESET gate.number"
-            opening = f"open_{number}"
-            opens.append((opening, f"SELECT pg_advisory_unlock({GATES}, {gate})"))
-            order.append((one.until, 0, opening))
-        sessions.setdefault(one.session, []).append((name, sql))
-        order.append((one.step, 1, name))
+    if any(step.choice.dies for step in steps):
+        return None
+    sessions: dict[str, list[tuple[str, str]]] = {step.choice.session: [] for step in steps}
+    gate: list[tuple[str, str]] = []
+    order: list[str] = []
+    turns: dict[str, int] = {}
+    armed: set[str] = set()
+    numbers = {name: number for number, name in enumerate(sessions)}
+
+    def do(session: str, sql: str, name: str) -> None:
+        sessions[session].append((name, sql))
+        order.append(name)
+
+    for number, step in enumerate(steps, 1):
+        session = step.choice.session
+        word, stops = _word(session), step.came.endswith(STOPS)
+        if step.began:
+            # Told to stop, or not to, by a step of its own: in one string with the statement it would come too late.
+            if stops != (session in armed):
+                value = str(numbers[session]) if stops else ""
+                do(session, f"SET gate.number = '{value}'", f"{word}_{number}_{'stops' if stops else 'goes'}")
+                armed ^= {session}
+            for place, sql in enumerate(step.sql):
+                do(session, sql, f"{word}_{number}" + (f"_{place + 1}" if len(step.sql) > 1 else ""))
+        else:
+            lock = 2 * numbers[session] + turns.get(session, 0)
+            turns[session] = 1 - turns.get(session, 0)
+            gate.append((f"open_{number}", f"SELECT pg_advisory_unlock({GATES}, {lock})"))
+            gate.append((f"close_{number}", f"SELECT pg_advisory_lock({GATES}, {lock})"))
+            order += [f"open_{number}", f"close_{number}"]
+    locks = " ".join(f"SELECT pg_advisory_lock({GATES}, {lock});" for lock in range(2 * len(numbers)))
+    told = " ".join(f"SET {name} = '{value}';" for name, value in planner.items())
     lines = [
-        f"# {schedule.race}, mutant {schedule.mutant or 'none'}: {', '.join(schedule.violated)}",
+        f"# {schedule.race}, mutant {schedule.mutant or 'none'}: {', '.join(schedule.violated) or 'held'}",
         *(f"# {line}" for summary in schedule.summaries for line in summary.splitlines()),
-        "",
-        "setup",
-        _block("\n".join((*schema, *setup))),
-        "",
-        "teardown",
-        _block("DROP SCHEMA public CASCADE; CREATE SCHEMA public;"),
+        *(_block("setup", text) for text in (*schema, *setup)),
+        _block("teardown", "DROP SCHEMA public CASCADE; CREATE SCHEMA public;"),
     ]
-    if gates:
-        taken = " ".join(f"SELECT pg_advisory_lock({GATES}, {gate});" for gate in gates.values())
-        lines += ["", "session gate", "setup", _block(taken)]
-        lines += [f"step {name} {_block(sql)}" for name, sql in opens]
-    for session, steps in sessions.items():
-        told = " ".join(f"SET {name} = '{value}';" for name, value in settings.items())
-        lines += ["", f"session {_word(session)}", *(["setup", _block(told)] if told else [])]
-        lines += [f"step {name} {_block(sql)}" for name, sql in steps]
-    names = " ".join(name for _, _, name in sorted(order))
-    return "\n".join((*lines, "", f"permutation {names}", ""))
+    if gate:
+        lines += ["session gate", _block("setup", locks), *(_block(f"step {name}", sql) for name, sql in gate)]
+    for session, sent in sessions.items():
+        lines += [f"session {_word(session)}", _block("setup", f"SET client_min_messages = warning; {told}")]
+        lines += [_block(f"step {name}", sql) for name, sql in sent]
+    return "\n".join((*lines, f"permutation {' '.join(order)}", ""))
 
 
-def _block(text: str) -> str:
-    # A closing brace would end the block: none of the engine's SQL holds one but in array literals, which are quoted.
-    return "{\n" + "\n".join(f"  {line}" for line in text.splitlines()) + "\n}"
+def _block(what: str, text: str) -> str:
+    """A block of the tester's language, which a brace would end: those in literals are written as escapes."""
+
+    def escaped(match: re.Match[str]) -> str:
+        inner = match[0]
+        if "{" not in inner and "}" not in inner:
+            return inner
+        return "E" + inner.replace("\\", "\\\\").replace("{", "\\x7b").replace("}", "\\x7d")
+
+    text = re.sub(r"--[^\n]*", "", text)
+    text = re.sub(r"'(?:[^']|'')*'", escaped, text)
+    return f"{what} {{\n{text.strip()}\n}}"
 
 
 def _word(text: str) -> str:

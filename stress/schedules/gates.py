@@ -8,10 +8,12 @@ Rules:
    the scan. That is the one thing it adds to the plan (`tests/integration/test_schedule_gates.py`).
 2. A session stops at its gate when its setting `gate.number` names one, once a statement: a NOTICE tells the controller
    that it has come there, and an advisory lock that the controller holds keeps it until it is let through.
-3. A row gate stops it once more, before it writes the row (or the identity) that its setting `gate.row` names: between
+3. A gate is two locks, which a session meets in turn: while one is opened and closed again behind it, it may be at the
+   next stop of its statement already. The NOTICE says at which lock it is.
+4. A row gate stops it once more, before it writes the row (or the identity) that its setting `gate.row` names: between
    two rows of one statement. It is a row trigger, which changes when a row is locked, so only races that ask for it
    have it.
-4. Gates exist in databases of the harness only.
+5. Gates exist in databases of the harness only.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from typing import Final
 
 from engine.statements import Catalogue, Statement
 
-# The advisory lock of gate n is (GATES, n); "gate" in ASCII.
+# The advisory locks of gate n are (GATES, 2 * n) and (GATES, 2 * n + 1); "gate" in ASCII.
 GATES: Final = 0x67617465
-NOTICE: Final = "pgreferee: at the gate"
+NOTICE: Final = "pgreferee: at lock "
 
 FUNCTIONS: Final = f"""
 CREATE FUNCTION schedule_gate() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
@@ -38,12 +40,16 @@ BEGIN
     RETURN true;
 END $$;
 CREATE FUNCTION schedule_stop(number integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    turn integer := 1 - coalesce(nullif(current_setting('gate.turn', true), ''), '1')::integer;
+    lock integer := 2 * number + turn;
 BEGIN
-    RAISE NOTICE '{NOTICE}';
-    PERFORM pg_advisory_lock_shared({GATES}, number);
-    PERFORM pg_advisory_unlock_shared({GATES}, number);
+    PERFORM set_config('gate.turn', turn::text, false);
+    RAISE NOTICE '{NOTICE}%', lock;
+    PERFORM pg_advisory_lock_shared({GATES}, lock);
+    PERFORM pg_advisory_unlock_shared({GATES}, lock);
 END $$;
-CREATE FUNCTION schedule_open(number integer, pid integer) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION schedule_open(lock integer, pid integer) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     deadline timestamptz := clock_timestamp() + interval '5 s';
 BEGIN
@@ -53,9 +59,9 @@ BEGIN
             RETURN false;
         END IF;
     END LOOP;
-    PERFORM pg_advisory_unlock({GATES}, number);
+    PERFORM pg_advisory_unlock({GATES}, lock);
     -- Granted when the session has gone through: the gate is closed again behind it.
-    PERFORM pg_advisory_lock({GATES}, number);
+    PERFORM pg_advisory_lock({GATES}, lock);
     RETURN true;
 END $$;
 CREATE FUNCTION schedule_gate_statement() RETURNS trigger LANGUAGE plpgsql AS $$

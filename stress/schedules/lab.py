@@ -10,18 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from engine.operation import perform
+from engine.operation import Begin, Call, Commit, Operation, perform
 from engine.postgres import Server, fresh_database
 from engine.schema import migrate
 from engine.sessions import describe_error
-from engine.statements import Catalogue
+from engine.statements import Catalogue, load_migrations
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.history.operations import Operation as Recorded
 from invariants.judge import judge
@@ -34,7 +34,7 @@ from stress.schedules.controller import Controller, Run, Uncontrolled
 from stress.schedules.gates import FUNCTIONS, NO_ROW_GATE, ROW_GATE, gated, triggers
 from stress.schedules.race import PLANNERS, Race
 from stress.schedules.search import Search
-from stress.schedules.session import Link, Session
+from stress.schedules.session import Link, Session, literal, requests
 
 SLOT: Final = "schedules"
 MARKS: Final = "schedule_marks"
@@ -42,7 +42,13 @@ READ_TIMEOUT_S: Final = 30.0
 # Dead rows and closed transactions are cleared away after so many runs.
 VACUUM_RUNS: Final = 200
 # For the sessions: a deadlock shows at once, and the server's log is not filled with those that are looked for.
-_QUICK: Final = ("SET deadlock_timeout = '1ms'", "SET log_min_messages = 'panic'")
+_QUICK: Final = (
+    "SET deadlock_timeout = '1ms'",
+    "SET log_lock_waits = on",
+    "SET log_min_messages = 'panic'",
+    "SET client_min_messages = 'log'",
+    "SET lc_messages = 'C'",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ class Lab:
         self._control.execute(triggers(self.tables).encode())
         self._settings = self._quick_settings()
         self._prototype = world_of(mutant, (), gated)
-        self._controller = Controller(self._control)
+        self._controller = Controller(self._control, told=len(self._settings) == len(_QUICK))
         self._links: list[Link] = []
         self._ledger = _Ledger(dsn, stack)
         self._number = 0
@@ -115,6 +121,13 @@ class Lab:
                 continue
             allowed.append(setting)
         return tuple(allowed)
+
+    @property
+    def schema(self) -> tuple[str, ...]:
+        """What makes such a database, for those who have none: the schema, the mutant's part of it, the gates."""
+        migrations = tuple(migration.text for migration in load_migrations("picker"))
+        own = () if self.mutant is None else self.mutant.schema
+        return (*migrations, *(f"{one};" for one in own), FUNCTIONS, triggers(self.tables))
 
     @property
     def catalogue(self) -> Catalogue:
@@ -236,6 +249,8 @@ class Lab:
             now = time.monotonic_ns()
             run.operations.append(Recorded(process, len(run.operations), "step", "ok", step, {}, now, now))
         started, offset = time.monotonic_ns(), time.time_ns() - time.monotonic_ns()
+        if run.keeps_sql:
+            prepared = replace(prepared, operation=_kept(prepared.operation, run.setup))
         try:
             result = perform(self._keeper, prepared.operation)
         except psycopg.Error as error:
@@ -249,6 +264,29 @@ class Lab:
                 time.monotonic_ns(), offset,
             )  # type: ignore[arg-type]  # fmt: skip
         )
+
+
+def _kept(operation: Operation[Any], into: list[str]) -> Operation[Any]:
+    """The same operation; what it sends is noted as SQL."""
+    requests_of = requests(operation)
+    try:
+        request = next(requests_of)
+        while True:
+            match request:
+                case Call(statement, arguments):
+                    into.append(f"{literal(statement, arguments)};")
+                case Begin():
+                    into.append("BEGIN;")
+                case Commit():
+                    into.append("COMMIT;")
+            try:
+                rows = yield request
+            except psycopg.Error as error:
+                request = requests_of.throw(error)
+            else:
+                request = requests_of.send(rows)
+    except StopIteration as stop:
+        return stop.value
 
 
 class _Ledger:

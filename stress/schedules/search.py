@@ -95,13 +95,15 @@ class _Node:
 class Exhaustive:
     """Depth first over all schedules; `preemptions` bounds how often a session is left that could have gone on.
 
-    `runs` counts complete schedules, `pruned` those that were ended as repetitions. Raises Diverged from `choose`.
+    `runs` counts complete schedules, `pruned` those that were ended as repetitions, `skipped` the branches that were
+    given up because they could not be repeated. Raises Diverged from `choose`.
     """
 
     def __init__(self, preemptions: int | None = None, *, reduce: bool = True) -> None:
         self.exhausted = False
         self.runs = 0
         self.pruned = 0
+        self.skipped = 0
         self._bound = preemptions
         self._reduce = reduce and preemptions is None
         self._path: list[_Node] = []
@@ -151,6 +153,9 @@ class Exhaustive:
             self.pruned += 1
         else:
             self.runs += 1
+        self._turn()
+
+    def _turn(self) -> None:
         while self._path:
             node = self._path[-1]
             node.done[node.chosen] = node.effect
@@ -166,6 +171,13 @@ class Exhaustive:
                     return
             self._path.pop()
         self.exhausted = True
+
+    def skip(self) -> None:
+        """Give up the branch on which the last run diverged: two sessions that one commit has set going at once run in
+        an order of their own, and below such a step a path cannot always be repeated."""
+        self.skipped += 1
+        del self._path[max(1, self._depth) :]
+        self._turn()
 
     def _within_bound(self, before: _Node | None, open_choices: Sequence[Choice], choice: Choice) -> bool:
         return self._bound is None or _preemptions(before, open_choices, choice) <= self._bound

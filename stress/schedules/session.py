@@ -15,6 +15,7 @@ A session is always in one of these states:
 
 from __future__ import annotations
 
+import re
 import select
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -40,6 +41,8 @@ DEADLOCK: Final = "40P01"
 # the controller lets wait has not waited in the sense of that limit.
 LIFTED: Final = "picker/flush_patience"
 
+# Of `log_lock_waits`: the server's word that a statement waits, after it has looked for a deadlock.
+STILL_WAITING: Final = " still waiting for "
 # What a step says of a statement that is a transaction of its own, and not committed yet.
 OPEN: Final = "not committed yet"
 
@@ -56,7 +59,10 @@ class Link:
         self.pid = self.connection.info.backend_pid
         self.gate = gate
         self.tables = tables
-        self.at_gate = False
+        # The lock of its gate that it stands at.
+        self.at_lock: int | None = None
+        # Whether the server has said of its present statement that it waits, and has looked for a deadlock.
+        self.waits = False
         self._prepared: dict[bytes, tuple[bytes, Effect]] = {}
         self.connection.add_notice_handler(self._notice)
         for setting in settings:
@@ -64,8 +70,11 @@ class Link:
         self._rows = Transformer(self.connection)
 
     def _notice(self, notice: errors.Diagnostic) -> None:
-        if notice.message_primary == NOTICE:
-            self.at_gate = True
+        said = notice.message_primary or ""
+        if said.startswith(NOTICE):
+            self.at_lock = int(said.removeprefix(NOTICE))
+        elif STILL_WAITING in said:
+            self.waits = True
 
     def prepared(self, statement: Statement) -> tuple[bytes, Effect]:
         """The name under which it is prepared, and what it touches: what it sees, and what it locks or changes."""
@@ -114,7 +123,7 @@ class Link:
         while time.monotonic() < deadline:
             while not self.pgconn.is_busy():
                 if self.pgconn.get_result() is None:
-                    self.at_gate = False
+                    self.at_lock = None
                     return True
             select.select([self.pgconn.socket], [], [], 0.05)
             self.pgconn.consume_input()
@@ -143,6 +152,7 @@ class Session:
         self.answers: list[str] = []
         self.lines: list[str] = []
         self.committed = False
+        self.sent: list[str] | None = None
         self.effect = Effect()
         self._used: frozenset[str] = frozenset()
         self._touches = Effect()
@@ -192,14 +202,23 @@ class Session:
             if self._begin or self._wrapped:
                 self.link.execute(BEGIN)
                 self._begin = False
+                self._keep(BEGIN.decode())
+            if self.sent is not None:
+                self._keep(literal(statement, self._pending.arguments))
             encoded = [None if v is None else v.encode() for v in statement.encode(self._pending.arguments)]
             pgconn.send_query_prepared(name, encoded)
         else:
             self._touches = Effect()
             pgconn.send_query(b"COMMIT")
+            self._keep("COMMIT")
         self.effect |= Effect(saw=self._touches.saw)
+        self.link.waits = False
         self._flushed()
         self.state = "running"
+
+    def _keep(self, sql: str) -> None:
+        if self.sent is not None:
+            self.sent.append(sql)
 
     def _flushed(self) -> None:
         while self.link.pgconn.flush():
@@ -207,7 +226,7 @@ class Session:
 
     def passed(self) -> None:
         """The gate was opened."""
-        self.link.at_gate = False
+        self.link.at_lock, self.link.waits = None, False
         self.state = "running"
 
     def read(self) -> None:
@@ -220,7 +239,7 @@ class Session:
             self.died()
             return
         if busy:
-            if self.link.at_gate:
+            if self.link.at_lock is not None:
                 self.state = "gate"
             return
         result = pgconn.get_result()
@@ -237,7 +256,7 @@ class Session:
         self.effect |= Effect(used=self._touches.used)
 
     def _answered(self, result: pq.abc.PGresult) -> None:
-        self.link.at_gate = False
+        self.link.at_lock = None
         self.blockers = ()
         self._used |= self._touches.used
         self.effect |= Effect(used=self._touches.used)
@@ -265,6 +284,7 @@ class Session:
             self.deadlocks += 1
         if self.link.in_transaction():
             self.link.execute(b"ROLLBACK")
+            self._keep("ROLLBACK")
         self._ended()
         self._kept, self._wrapped = None, False
         self.lines.append(f"{type(error).__name__}")
@@ -369,6 +389,17 @@ def requests(operation: Operation[Any]) -> Generator[Request, Rows, Any]:
                 pending = operation.send(answer)
     except StopIteration as stop:
         return stop.value
+
+
+def literal(statement: Statement, arguments: tuple[Any, ...]) -> str:
+    """A statement with its arguments as literals, for a tool that knows no parameters."""
+    encoded = statement.encode(arguments)
+
+    def value(match: re.Match[str]) -> str:
+        text = encoded[int(match[1]) - 1]
+        return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
+
+    return re.sub(r"\$(\d+)\b", value, statement.text)
 
 
 def _rows(count: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stress.schedules.controller import Step
+from stress.schedules.controller import STOPS, Step
 from stress.schedules.session import OPEN
 
 
@@ -32,7 +32,7 @@ def told(steps: Sequence[Step]) -> list[Told]:
     found: list[Told] = []
     for step in steps:
         name = step.choice.session
-        stops = step.came.endswith("stops at its gate")
+        stops = step.came.endswith(STOPS)
         last = found[-1] if found else None
         if last is not None and last.open and last.session == name and step.statement == "commit" and not step.choice.dies:
             came = f"{last.step.came.removesuffix(OPEN)}{step.came}"

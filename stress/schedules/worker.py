@@ -16,19 +16,24 @@ from typing import Final
 from invariants.mutants import Mutant
 from stress.schedules import story
 from stress.schedules.controller import Run, Uncontrolled
+from stress.schedules.export import isolation_spec
+from stress.schedules.gates import ROW_GATE
 from stress.schedules.lab import Judged, Lab
 from stress.schedules.pairs import PAIRS
-from stress.schedules.race import Race
+from stress.schedules.race import PLANNERS, Race
 from stress.schedules.races import ALL
 from stress.schedules.record import Schedule, reduced, written
-from stress.schedules.search import Choice, Diverged, Fixed, Search, interleavings
+from stress.schedules.search import Choice, Diverged, Exhaustive, Fixed, Search, interleavings
 from stress.schedules.shrink import Candidate, Failing, shrink
 
 # Runs that are judged at once.
 BATCH: Final = 40
-# How long a task is worked at before the others get their turn, and how many runs may diverge before it is given up.
+# How long a task is worked at before the others get their turn, and how often in a row a path may diverge before it
+# is given up.
 CHUNK_S: Final = 1.0
-MAX_DIVERGED: Final = 5
+MAX_DIVERGED: Final = 3
+# How many failing schedules that could not be repeated are looked at before the race is given up as uncontrolled.
+MAX_UNCONFIRMED: Final = 5
 MAX_PROBES: Final = 150
 MAX_SHRINK_S: Final = 6.0
 
@@ -51,6 +56,7 @@ class Task:
     runs: int = 0
     pruned: int = 0
     diverged: int = 0
+    unconfirmed: int = 0
     longest: int = 0
     orders: int = 0
 
@@ -71,13 +77,18 @@ class Found:
     blocked: int = 0
     answers: set[str] = field(default_factory=set)
     schedule: Schedule | None = None
-    confirmed: bool = True
+    confirmed: bool = False
     steps: int = 0
     sessions: tuple[str, ...] = ()
     rows: list[list[str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    spec: str = ""
+    spec: str | None = None
     unknown: str | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether there is nothing more to look for."""
+        return self.unknown is not None or (self.schedule is not None and self.confirmed)
 
 
 class Worker:
@@ -93,7 +104,7 @@ class Worker:
         found = Found(task)
         race = races()[task.race]
         until = time.monotonic() + seconds
-        while not task.over and time.monotonic() < until and found.schedule is None and found.unknown is None:
+        while not task.over and time.monotonic() < until and not found.final:
             batch: list[tuple[Race, Run]] = []
             while len(batch) < BATCH and not task.over and (not batch or time.monotonic() < until):
                 run = self._run(race, task, found)
@@ -110,11 +121,16 @@ class Worker:
             self._lab.run(race, task.planner, task.search, deaths=task.deaths, into=run)
         except (Uncontrolled, Diverged) as error:
             # The same path again; a search begins each run anew.
+            run.complete = False
             task.diverged += 1
             if task.diverged > MAX_DIVERGED:
-                found.unknown = f"uncontrolled: {error}"
-            run.complete = False
+                if isinstance(error, Uncontrolled) or not isinstance(task.search, Exhaustive):
+                    found.unknown = f"uncontrolled: {error}"
+                else:
+                    task.search.skip()
+                    task.diverged = 0
             return run
+        task.diverged = 0
         if run.complete:
             task.runs += 1
             found.runs += 1
@@ -134,7 +150,7 @@ class Worker:
             found.answers.add(judged.outcome)
             if judged.undecided is not None and found.unknown is None:
                 found.unknown = judged.undecided
-            if judged.violated and found.schedule is None:
+            if judged.violated and not found.final:
                 self._fail(race, task, judged, found)
 
     def _fail(self, race: Race, task: Task, judged: Judged, found: Found) -> None:
@@ -145,9 +161,12 @@ class Worker:
         small, last = first, judged
         if same and all(one is not None and one.violated for one in again):
             small, last = self._smallest(race, task.planner, first, judged)
+            found.confirmed = True
         else:
+            task.unconfirmed += 1
             found.confirmed = False
-            found.unknown = "uncontrolled: taken again, the failing schedule went another way"
+            if task.unconfirmed >= MAX_UNCONFIRMED:
+                found.unknown = "uncontrolled: taken again, failing schedules went another way"
         found.schedule = Schedule(
             race=race.name,
             mutant=None if self._mutant is None else self._mutant.name,
@@ -162,6 +181,11 @@ class Worker:
         found.rows = story.table(last.run.steps, found.sessions)
         found.reasons = story.reasons(last.run.steps)
         found.steps = len(found.rows)
+        if found.confirmed:
+            schema = (*self._lab.schema, *([f"{ROW_GATE};"] if race.row_gates else []))
+            found.spec = isolation_spec(
+                found.schedule, schema, last.run.setup, last.run.steps, PLANNERS[task.planner]
+            )
 
     def _smallest(self, race: Race, planner: str, first: Candidate, judged: Judged) -> tuple[Candidate, Judged]:
         wanted = set(judged.violated)
@@ -195,7 +219,7 @@ def take(
     """Take one schedule by itself and judge it; None where it got out of control. `fresh`: on tables as at first."""
     if fresh:
         lab.refresh()
-    run = Run()
+    run = Run(keeps_sql=fresh)
     deaths = sum(choice.dies for choice in choices)
     try:
         lab.run(race, planner, Fixed(choices), deaths=deaths, into=run)
