@@ -21,6 +21,13 @@ from stress.schedules.controller import STOPS, Step
 from stress.schedules.gates import GATES
 from stress.schedules.record import Schedule
 
+# What a spec shows last: the rows that are left.
+LEFT: Final = {
+    "jobs": "SELECT id, status, locked_by, attempt, awaits, children_pending FROM gen_durable ORDER BY id",
+    "inbox": "SELECT id, target_id, name FROM signals ORDER BY id",
+    "counters": "SELECT kind, key, shard, capacity, available FROM gen_durable_buckets ORDER BY kind, key, shard",
+}
+
 _PYTEST: Final = '''"""{title}
 
 Taken from an exploration; `python -m stress replay` shows it as a table. Set MUTANT to None to see the engine hold.
@@ -110,7 +117,8 @@ def isolation_spec(
     for session, sent in sessions.items():
         lines += [f"session {_word(session)}", _block("setup", f"SET client_min_messages = warning; {told}")]
         lines += [_block(f"step {name}", sql) for name, sql in sent]
-    return "\n".join((*lines, f"permutation {' '.join(order)}", ""))
+    lines += ["session after", *(_block(f"step {name}", sql) for name, sql in LEFT.items())]
+    return "\n".join((*lines, f"permutation {' '.join((*order, *LEFT))}", ""))
 
 
 def _block(what: str, text: str) -> str:

@@ -209,7 +209,7 @@ class Lab:
         gate = str(link.gate) if race.stops_inside(name) else ""
         settings = {**self._planner, **race.settings.get(name, {}), "gate.number": gate, "gate.row": ""}
         link.execute(b"RESET plan_cache_mode")
-        for setting in ("enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan"):
+        for setting in ("enable_hashjoin", "enable_mergejoin", "enable_sort", "enable_seqscan", "enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan"):
             link.execute(f"RESET {setting}".encode())
         for setting, value in settings.items():
             link.connection.execute("SELECT set_config(%s, %s, false)", (setting, value))

@@ -188,7 +188,7 @@ BEFORE: Final[Mapping[Pair, tuple[Action, ...]]] = {
     ("claim", "heartbeat"): (reap(),),
     ("claim", "flush continue"): (reap(),),
 }
-_ONE_ROW: Final = "no row is in a state for both: {} acts on {} rows, {} on {} ones"
+_ONE_ROW: Final = "one acts on {} rows, the other on {} ones, and no row is both"
 _OWN: Final = {
     **dict.fromkeys(
         ("release", "heartbeat", "flush next", "flush retry", "flush done", "flush stop", "flush await",
@@ -221,7 +221,7 @@ def quiet(pair: Pair) -> str | None:
         return "a delivery finds no target in a row that has ended, collected or not"
     own = {_OWN.get(one), _OWN.get(other)}
     if None not in own and len(own) == 2 and own & {"parked", "terminal"}:
-        return _ONE_ROW.format(one, _OWN[one], other, _OWN[other])
+        return _ONE_ROW.format(*sorted((_OWN[one], _OWN[other])))
     if "reconcile" in pair:
         others = {name for name in pair if name != "reconcile"}
         if others & {"claim", "expire", "collect", "insert many", "signal", "heartbeat", "flush continue"}:

@@ -163,6 +163,7 @@ class Session:
         self._pending: Request | None = None
         self._begin = False
         self._whole = whole
+        self._past_gate = False
         self._wrapped = False
         self._kept: Rows | None = None
         self._index = -1
@@ -212,7 +213,7 @@ class Session:
             pgconn.send_query(b"COMMIT")
             self._keep("COMMIT")
         self.effect |= Effect(saw=self._touches.saw)
-        self.link.waits = False
+        self.link.waits = self._past_gate = False
         self._flushed()
         self.state = "running"
 
@@ -227,6 +228,7 @@ class Session:
     def passed(self) -> None:
         """The gate was opened."""
         self.link.at_lock, self.link.waits = None, False
+        self._past_gate = True
         self.state = "running"
 
     def read(self) -> None:
@@ -241,6 +243,9 @@ class Session:
         if busy:
             if self.link.at_lock is not None:
                 self.state = "gate"
+                if self._past_gate:
+                    # Between two of its rows: the first may be changed.
+                    self.effect |= Effect(used=self._touches.used)
             return
         result = pgconn.get_result()
         while result is not None and pgconn.get_result() is not None:

@@ -142,6 +142,7 @@ class Worker:
         return run
 
     def _judge(self, race: Race, task: Task, batch: list[tuple[Race, Run]], found: Found) -> None:
+        failing: list[Judged] = []
         for judged in self._lab.judged(batch):
             if not judged.run.complete:
                 continue
@@ -150,7 +151,12 @@ class Worker:
             found.answers.add(judged.outcome)
             if judged.undecided is not None and found.unknown is None:
                 found.unknown = judged.undecided
-            if judged.violated and not found.final:
+            if judged.violated:
+                failing.append(judged)
+        # Of a mutant, what it is known for is shown first.
+        known = set() if self._mutant is None else set(self._mutant.caught_by)
+        for judged in sorted(failing, key=lambda one: not known & set(one.violated)):
+            if not found.final:
                 self._fail(race, task, judged, found)
 
     def _fail(self, race: Race, task: Task, judged: Judged, found: Found) -> None:
@@ -188,7 +194,8 @@ class Worker:
             )
 
     def _smallest(self, race: Race, planner: str, first: Candidate, judged: Judged) -> tuple[Candidate, Judged]:
-        wanted = set(judged.violated)
+        known = set() if self._mutant is None else set(self._mutant.caught_by)
+        wanted = set(judged.violated) & known or set(judged.violated)
         until = time.monotonic() + MAX_SHRINK_S
 
         def probe(candidate: Candidate) -> Failing | None:
