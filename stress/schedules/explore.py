@@ -27,7 +27,7 @@ from stress.schedules.search import Exhaustive, Pct
 from stress.schedules.worker import Found, Task, Worker, races
 
 # Complete runs of one exhaustive task; beyond that a space counts as large.
-EXHAUSTIVE_RUNS: Final = 1_000
+EXHAUSTIVE_RUNS: Final = 4_000
 PCT_RUNS: Final = 250
 PCT_DEPTH: Final = 3
 WORKER_TIMEOUT_S: Final = 120.0
