@@ -2,6 +2,7 @@
 
 pytest_plugins = [
     "tests.fixtures.arena",
+    "tests.fixtures.lab",
     "tests.fixtures.node",
     "tests.fixtures.postgres",
     "tests.fixtures.race",

@@ -84,8 +84,9 @@ class Run:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """What must be the same when the schedule is taken again: choices, and who was blocked by whom after each."""
-        return tuple((step.choice, step.states) for step in self.steps)
+        """What must be the same when the schedule is taken again: who did what, what came of it, and who was blocked by
+        whom then."""
+        return tuple((step.choice, step.what, step.came, step.others, step.states) for step in self.steps)
 
     @property
     def blocked(self) -> bool:

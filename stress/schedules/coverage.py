@@ -30,7 +30,26 @@ CONSTRAINTS: Final = (
      ("delivery-twice", "delivery-again-after-consumption")),
 )  # fmt: skip
 # The races that show each mutant to be one. `tests/integration/test_schedule_mutants.py` holds them to it.
-CAUGHT_BY_RACE: Final[dict[str, str]] = {}
+CAUGHT_BY_RACE: Final[dict[str, str]] = {
+    "outcome-unguarded": "stale-outcome",
+    "guard-only-no-arbiter": "one-key-two-queues",
+    "insert-many-unordered": "batches-in-opposite-orders",
+    "claim-without-key-lock": "two-keys-opposite-orders",
+    "flush-locks-late": "flush-meets-claim",
+    "worker-not-claim": "one-worker-twice",
+    "scope-reentered": "identity-retaken",
+    "maintenance-unordered": "sweeps-from-both-ends",
+    "rider-reads-snapshot": "stale-outcome-with-inbox",
+    "wake-filtered-in-where": "lost-wakeup",
+    "park-without-recheck": "lost-wakeup",
+    "recheck-ignores-presented": "park-again",
+    "recheck-by-watermark": "ids-out-of-order",
+    "signal-to-the-dead": "signal-to-the-dead",
+    "dedup-forgets": "delivery-again-after-consumption",
+    "children-without-parent-lock": "reaper-meets-birth",
+    "children-after-update": "identities-swapped",
+    "reclaim-without-margin": "namesake-boots",
+}
 NO_RACE: Final[dict[str, str]] = {
     "key-collides-with-id": "one claim by itself shows it",
     "json-double-encoded": "one insert by itself shows it",
