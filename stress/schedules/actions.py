@@ -18,7 +18,19 @@ from engine.limiter import Limit, PostgresLimiter
 from engine.limits import Admission, Slot
 from engine.maintenance import Collected, Maintenance
 from engine.operation import Operation
-from engine.picker import Claim, Claimed, Commit, Delivery, Ended, Expired, Hold, Job, OutcomeKind, Picker, Surroundings
+from engine.picker import (
+    Claim,
+    Claimed,
+    Commit,
+    Delivery,
+    Ended,
+    Expired,
+    Hold,
+    Job,
+    OutcomeKind,
+    Picker,
+    Surroundings,
+)
 from engine.statements import Catalogue
 from invariants.mutants import Mutant
 from invariants.mutants.protocol import picker_of
@@ -52,7 +64,9 @@ class World:
         return next((label for label, number in self.rows.items() if number == row), str(row))
 
 
-def world_of(mutant: Mutant | None, limits: tuple[Limit, ...], alter: Callable[[Catalogue], Catalogue]) -> World:
+def world_of(
+    mutant: Mutant | None, limits: tuple[Limit, ...], alter: Callable[[Catalogue], Catalogue]
+) -> World:
     """A world of the sound engine, or of a mutant; `alter` is applied to every statement last."""
     catalogue = Catalogue.load() if mutant is None else mutant.apply(Catalogue.load())
     catalogue = alter(catalogue)
@@ -156,7 +170,12 @@ def insert_many(**labelled: Mapping[str, Any]) -> Action:
 
 
 def claim(
-    label: str, *, queue: str = "default", batch: int = 10, lease_ms: float = LEASE_MS, name: str | None = None
+    label: str,
+    *,
+    queue: str = "default",
+    batch: int = 10,
+    lease_ms: float = LEASE_MS,
+    name: str | None = None,
 ) -> Action:
     """A pick of one queue. `name`: what the claim is called in its rows; by default after session and label."""
 

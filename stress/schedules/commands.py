@@ -26,10 +26,16 @@ ALL_SCHEDULES, ALL_SECONDS = 20_000, 300.0
 @click.option("--list", "list_", is_flag=True, help="List the races, and end.")
 @click.option("--mutant", default=None, metavar="NAME", help="Break the engine on purpose.")
 @click.option("--schedules", type=click.IntRange(min=1), default=ALL_SCHEDULES, show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0.1, max=86_400.0), default=ALL_SECONDS, show_default=True)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1, max=86_400.0), default=ALL_SECONDS, show_default=True
+)
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
-@click.option("--seed", type=click.IntRange(min=0), default=None, help="Of what is sampled; drawn by default.")
-@click.option("--workers", type=click.IntRange(min=1, max=32), default=None, help="Processes; default: one a core.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=None, help="Of what is sampled; drawn by default."
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1, max=32), default=None, help="Processes; default: one a core."
+)
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
@@ -159,7 +165,9 @@ def _command(request: Any) -> str:
 
 @click.command("replay")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--mutant", default=None, metavar="NAME", help="Another than the schedule's; none for the engine.")
+@click.option(
+    "--mutant", default=None, metavar="NAME", help="Another than the schedule's; none for the engine."
+)
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No table.")
@@ -203,7 +211,9 @@ def replay_command(
     elif not quiet:
         console = Console(highlight=False)
         print_schedule(console, told.sessions, told.rows, told.reasons, told.summaries)
-        console.print(f"verdict: {verdict}" + ("" if told.unknown is None else f": {told.unknown}"), soft_wrap=True)
+        console.print(
+            f"verdict: {verdict}" + ("" if told.unknown is None else f": {told.unknown}"), soft_wrap=True
+        )
     context.exit(EXIT_CODES[verdict])  # type: ignore[index]
 
 

@@ -170,7 +170,8 @@ class Controller:
         elif session.state == "blocked":
             came = f"{came}; waits" if came else "waits"
         states = tuple(
-            (one.name, one.state, tuple(sorted(by_pid.get(pid, "?") for pid in one.blockers))) for one in sessions
+            (one.name, one.state, tuple(sorted(by_pid.get(pid, "?") for pid in one.blockers)))
+            for one in sessions
         )
         committed = tuple(one.name for one in sessions if one.committed)
         sent = tuple(session.sent or ())
@@ -195,7 +196,9 @@ class Controller:
         deadline = time.monotonic() + DEADLINE_S
         patience = FIRST_LOOK_S
         while True:
-            moving = {session.link.pgconn.socket: session for session in sessions if session.state == "running"}
+            moving = {
+                session.link.pgconn.socket: session for session in sessions if session.state == "running"
+            }
             if not moving:
                 if not self._wake(sessions):
                     return
@@ -266,7 +269,9 @@ def _open(sessions: Sequence[Session], deaths: int) -> list[Choice]:
     choices = [Choice(session.name) for session in still]
     if deaths and choices:
         choices += [
-            Choice(session.name, True) for session in sessions if session.state in ("ready", "gate", "blocked")
+            Choice(session.name, True)
+            for session in sessions
+            if session.state in ("ready", "gate", "blocked")
         ]
     return choices
 
@@ -284,4 +289,3 @@ def _circle(session: Session, sessions: Sequence[Session]) -> bool:
             reached.add(pid)
             todo += waits.get(pid, ())
     return False
-

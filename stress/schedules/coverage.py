@@ -102,8 +102,9 @@ def _matrix() -> Iterator[str]:
     reasons = list(dict.fromkeys(reason for pair in pairs() if (reason := quiet(pair)) is not None))
     yield "\n## Pairs of operations\n"
     yield (
-        f"{len(PAIRS)} pairs touch a common table, and each is a race of its own, `pair:<one>+<other>`. **x**: the two get "
-        "into each other's way. A letter: they are run as well, and cannot, for the reason below. Empty: no common table."
+        f"{len(PAIRS)} pairs touch a common table, and each is a race of its own, `pair:<one>+<other>`. **x**: the two "
+        "get into each other's way. A letter: they are run as well, and cannot, for the reason below. Empty: no common "
+        "table, and no race."
     )
     yield ""
     yield f"| | {' | '.join(str(number) for number in range(1, len(names) + 1))} |"

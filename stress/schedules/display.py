@@ -1,4 +1,4 @@
-"""An exploration for a terminal: progress while it runs, races × verdict × schedules at the end, failing schedules."""
+"""An exploration for a terminal: progress while it runs, a table of races at the end, failing schedules."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ def print_failure(console: Console, tally: Tally) -> None:
     assert schedule is not None
     mutant = "" if schedule.mutant is None else f", mutant {schedule.mutant}"
     what = ", ".join(schedule.violated) if failure.confirmed else "not under control"
-    console.print(Text.assemble((f"{tally.name}", "bold"), f" ({schedule.planner} plans{mutant}): ", (what, "red")))
+    console.print(
+        Text.assemble((f"{tally.name}", "bold"), f" ({schedule.planner} plans{mutant}): ", (what, "red"))
+    )
     print_schedule(console, failure.sessions, failure.rows, failure.reasons, schedule.summaries)
 
 

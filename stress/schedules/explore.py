@@ -176,7 +176,9 @@ class _Queue:
         ]
         if request.deaths:
             # After the first planner: deaths find more than plans do.
-            dying = [Task(name, request.planners[0], 1, Exhaustive(), EXHAUSTIVE_RUNS) for name in request.names]
+            dying = [
+                Task(name, request.planners[0], 1, Exhaustive(), EXHAUSTIVE_RUNS) for name in request.names
+            ]
             rounds.insert(1, dying)
         self._tasks = [task for tasks in rounds for task in tasks]
         self._large: list[Task] = []
@@ -240,11 +242,10 @@ class _Pool:
                 busy.add(here)
             if not busy:
                 return
-            ready = wait(list(busy), WORKER_TIMEOUT_S)
+            ready = set(wait(list(busy), WORKER_TIMEOUT_S))
             if not ready:
                 raise InfrastructureError(f"no worker has answered for {WORKER_TIMEOUT_S:.0f} s")
-            for here in ready:
-                assert isinstance(here, Connection)
+            for here in [one for one in busy if one in ready]:
                 try:
                     found = here.recv()
                 except (EOFError, OSError):

@@ -4,9 +4,9 @@ The pytest file names the schedule and takes it in a lab on an embedded Postgres
 and passes when `MUTANT` is set to None.
 
 The `.spec` holds the SQL that was sent, with its arguments as literals, in the order of the schedule. The isolation
-tester stops a session between statements only, so the gates are part of the `.spec`: a session `gate` holds their locks,
-opens the one at which a session stands, and closes it again behind it. Ids are those of the run: on an empty database
-the sequences give the same ones.
+tester stops a session between statements only, so the gates are part of the `.spec`: a session `gate` holds their
+locks, opens the one at which a session stands, and closes it again behind it. Ids are those of the run: on an empty
+database the sequences give the same ones.
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ def pytest_file(schedule: Schedule) -> str:
 
 
 def isolation_spec(
-    schedule: Schedule, schema: Sequence[str], setup: Sequence[str], steps: Sequence[Step], planner: Mapping[str, str]
+    schedule: Schedule,
+    schema: Sequence[str],
+    setup: Sequence[str],
+    steps: Sequence[Step],
+    planner: Mapping[str, str],
 ) -> str | None:
     """The `.spec`: schema, gates and rows, a session with numbered steps each, and one permutation.
 
@@ -113,7 +117,11 @@ def isolation_spec(
         _block("teardown", "DROP SCHEMA public CASCADE; CREATE SCHEMA public;"),
     ]
     if gate:
-        lines += ["session gate", _block("setup", locks), *(_block(f"step {name}", sql) for name, sql in gate)]
+        lines += [
+            "session gate",
+            _block("setup", locks),
+            *(_block(f"step {name}", sql) for name, sql in gate),
+        ]
     for session, sent in sessions.items():
         lines += [f"session {_word(session)}", _block("setup", f"SET client_min_messages = warning; {told}")]
         lines += [_block(f"step {name}", sql) for name, sql in sent]

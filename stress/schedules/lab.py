@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import psycopg
 from psycopg import pq
@@ -87,13 +87,17 @@ class Lab:
         self.dsn = dsn
         self.mutant = mutant
         self._stack = stack
-        self._control = stack.enter_context(psycopg.connect(dsn, autocommit=True, application_name="controller"))
+        self._control = stack.enter_context(
+            psycopg.connect(dsn, autocommit=True, application_name="controller")
+        )
         migrate(self._control)
         for statement in () if mutant is None else mutant.schema:
             self._control.execute(statement.encode())
         self.tables = tuple(row[0] for row in self._control.execute(_TABLES))
-        self._control.execute(f"CREATE TABLE {MARKS} (id integer PRIMARY KEY, number bigint NOT NULL)".encode())
-        self._control.execute(f"INSERT INTO {MARKS} VALUES (1, 0)".encode())
+        self._control.execute(
+            f"CREATE TABLE {MARKS} (id integer PRIMARY KEY, number bigint NOT NULL)".encode()
+        )
+        self._control.execute("INSERT INTO schedule_marks VALUES (1, 0)")
         for table in (*self.tables, MARKS):
             # The harness empties the tables itself; nobody else may come in between.
             self._control.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
@@ -107,7 +111,10 @@ class Lab:
         self._number = 0
         self._planner: Mapping[str, str] = {}
         self._configured: tuple[str, ...] | None = None
-        self._rest_sequences = _sequences(self._control)
+        deletes = "".join(f"DELETE FROM {table}; " for table in self.tables)  # noqa: S608  # names of our own
+        # Without the triggers of foreign keys, where the role may.
+        quick = "SET LOCAL session_replication_role = replica; " if self._is_superuser() else ""
+        self._emptying = f"{quick}{deletes}{_sequences(self._control)}"
         self._keeper = stack.enter_context(psycopg.connect(dsn, autocommit=True, application_name="setup"))
         self._keeper.prepare_threshold = 0
 
@@ -121,6 +128,9 @@ class Lab:
                 continue
             allowed.append(setting)
         return tuple(allowed)
+
+    def _is_superuser(self) -> bool:
+        return self._control.info.parameter_status("is_superuser") == "on"
 
     @property
     def schema(self) -> tuple[str, ...]:
@@ -171,8 +181,7 @@ class Lab:
         first = self._number - len(runs)
         committed = self._ledger.until(self._number)
         found = [
-            _judge(race, run, committed.get(first + place, ()))
-            for place, (race, run) in enumerate(runs)
+            _judge(race, run, committed.get(first + place, ())) for place, (race, run) in enumerate(runs)
         ]
         self._ledger.forget(self._number)
         return found
@@ -209,7 +218,16 @@ class Lab:
         gate = str(link.gate) if race.stops_inside(name) else ""
         settings = {**self._planner, **race.settings.get(name, {}), "gate.number": gate, "gate.row": ""}
         link.execute(b"RESET plan_cache_mode")
-        for setting in ("enable_hashjoin", "enable_mergejoin", "enable_sort", "enable_seqscan", "enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan"):
+        for setting in (
+            "enable_hashjoin",
+            "enable_mergejoin",
+            "enable_sort",
+            "enable_seqscan",
+            "enable_nestloop",
+            "enable_indexscan",
+            "enable_indexonlyscan",
+            "enable_bitmapscan",
+        ):
             link.execute(f"RESET {setting}".encode())
         for setting, value in settings.items():
             link.connection.execute("SELECT set_config(%s, %s, false)", (setting, value))
@@ -234,11 +252,10 @@ class Lab:
         self._number += 1
         if self._number % VACUUM_RUNS == 0:
             self._control.execute(f"VACUUM {', '.join((*self.tables, MARKS))}".encode())
-        deletes = "".join(f"DELETE FROM {table}; " for table in self.tables)  # noqa: S608  # names of our own
-        self._control.pgconn.exec_(
-            f"BEGIN; SET LOCAL session_replication_role = replica; {deletes}{self._rest_sequences}"
-            f"UPDATE {MARKS} SET number = {self._number}; COMMIT".encode()  # noqa: S608
-        )
+        mark = f"UPDATE schedule_marks SET number = {self._number}; "  # noqa: S608  # a number of our own
+        result = self._control.pgconn.exec_(f"BEGIN; {self._emptying}{mark}COMMIT".encode())
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(result)
 
     def _alone(self, process: str, action: Action, world: World, run: Run) -> None:
         """One action with nobody about."""
@@ -251,19 +268,18 @@ class Lab:
         started, offset = time.monotonic_ns(), time.time_ns() - time.monotonic_ns()
         if run.keeps_sql:
             prepared = replace(prepared, operation=_kept(prepared.operation, run.setup))
+        kind: Literal["ok", "fail"] = "ok"
+        told: object
         try:
             result = perform(self._keeper, prepared.operation)
         except psycopg.Error as error:
             kind, told = "fail", describe_error(error)
         else:
             prepared.absorb(result)
-            kind, told = "ok", prepared.report(result)  # type: ignore[assignment]
-        run.operations.append(
-            Recorded(
-                process, len(run.operations), prepared.f, kind, prepared.value, told, started,
-                time.monotonic_ns(), offset,
-            )  # type: ignore[arg-type]  # fmt: skip
-        )
+            told = prepared.report(result)
+        ended, index = time.monotonic_ns(), len(run.operations)
+        recorded = Recorded(process, index, prepared.f, kind, prepared.value, told, started, ended, offset)
+        run.operations.append(recorded)
 
 
 def _kept(operation: Operation[Any], into: list[str]) -> Operation[Any]:
@@ -378,5 +394,3 @@ def _sequences(control: psycopg.Connection[Any]) -> str:
         "WHERE n.nspname = 'public' AND c.relkind = 'S' ORDER BY 1"
     ).fetchall()
     return "".join(f"SELECT setval('{name}', 1, false); " for (name,) in rows)
-
-

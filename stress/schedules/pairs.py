@@ -66,8 +66,8 @@ def _held(lease_ms: float, *, gated: bool = False) -> tuple[Action, ...]:
 
 _ASKING: Final = _held(60_000.0, gated=True)
 _ENDED: Final = _row(correlation_scope=("runnable", "executing", "done"))
-# States of the row `r`, under claim `c` where it has one, and what makes them. `s` is another row of its key; where that
-# is a gate's, claim `d` has it.
+# States of the row `r`, under claim `c` where it has one, and what makes them. `s` is another row of its key; where
+# that is a gate's, claim `d` has it.
 STATES: Final[Mapping[str, tuple[Action, ...]]] = {
     "runnable": (*_row(), insert("s", concurrency_key="k", priority=1)),
     "executing": _held(60_000.0),
@@ -145,7 +145,10 @@ _OPERATIONS: Final = (
     Operation("flush childs", _FLUSH, _HELD, _flushes("childs", children=(_CHILD,))),
     Operation("flush continue", _FLUSH, _HELD, _flushes("continue")),
     Operation(
-        "signal", _FLUSH, (*_HELD, "parked", "overdue", "runnable", "ended"), lambda _, __: (signal("r", dedup="d"),)
+        "signal",
+        _FLUSH,
+        (*_HELD, "parked", "overdue", "runnable", "ended"),
+        lambda _, __: (signal("r", dedup="d"),),
     ),
     Operation("reap", _JOBS, _LAPSED, lambda _, __: (reap(),)),
     Operation("reclaim", _JOBS, _LAPSED, lambda _, __: (reclaim("setup"),)),

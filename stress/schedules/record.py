@@ -50,10 +50,14 @@ def reduced(race: Race, actions: dict[str, tuple[int, ...]]) -> Race:
     """The race with these actions only. Raises UsageError where it has no such actions."""
     try:
         sessions = {
-            name: tuple(race.sessions[name][place] for place in kept) for name, kept in actions.items() if kept
+            name: tuple(race.sessions[name][place] for place in kept)
+            for name, kept in actions.items()
+            if kept
         }
     except (KeyError, IndexError):
-        raise UsageError(f"race {race.name!r} has changed: it lacks a session or an action of this schedule") from None
+        raise UsageError(
+            f"race {race.name!r} has changed: it lacks a session or an action of this schedule"
+        ) from None
     return replace(
         race,
         sessions=sessions,
@@ -72,5 +76,7 @@ def read_schedule(path: Path) -> Schedule:
     except msgspec.DecodeError as error:
         raise UsageError(f"{path} is no schedule: {error}") from None
     if schedule.schema != SCHEMA or schedule.kind != "schedule":
-        raise UsageError(f"{path} is a {schedule.kind} of schema {schedule.schema}, not a schedule of schema {SCHEMA}")
+        raise UsageError(
+            f"{path} is a {schedule.kind} of schema {schedule.schema}, not a schedule of schema {SCHEMA}"
+        )
     return schedule

@@ -120,7 +120,9 @@ class Exhaustive:
         if self._depth < len(self._path):
             node = self._path[self._depth]
             if node.open != tuple(open_choices):
-                raise Diverged(f"at step {self._depth + 1} {_named(node.open)} were open, now {_named(open_choices)}")
+                raise Diverged(
+                    f"at step {self._depth + 1} {_named(node.open)} were open, now {_named(open_choices)}"
+                )
         else:
             candidates = [choice for choice in open_choices if choice not in self._asleep]
             before = self._path[-1] if self._path else None
@@ -199,7 +201,13 @@ class Pct:
     def __init__(self, seed: str, runs: int, depth: int, steps: int, *, deaths: bool = False) -> None:
         self.exhausted = runs <= 0
         self.runs = 0
-        self._seed, self._left, self._depth, self._steps, self._deaths = seed, runs, depth, max(1, steps), deaths
+        self._seed, self._left, self._depth, self._steps, self._deaths = (
+            seed,
+            runs,
+            depth,
+            max(1, steps),
+            deaths,
+        )
         self._random = random.Random(seed)
         self._priorities: dict[str, float] = {}
         self._changes: set[int] = set()

@@ -177,7 +177,11 @@ class Session:
         """The statement that comes next or is under way; empty before an action."""
         if self._program is None:
             return ""
-        return self._pending.statement.name if isinstance(self._pending, Call) and self._kept is None else "commit"
+        return (
+            self._pending.statement.name
+            if isinstance(self._pending, Call) and self._kept is None
+            else "commit"
+        )
 
     @property
     def what(self) -> str:

@@ -26,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A candidate that was run and fails. `steps`: how many there are when a stop at a gate that nobody uses is none."""
+    """A candidate that was run and fails. `steps`: how many there are when a stop that nobody uses is none."""
 
     candidate: Candidate
     steps: int
@@ -102,7 +102,11 @@ def _joined(blocks: Sequence[tuple[Choice, ...]], place: int) -> Iterator[tuple[
         if 0 <= other < len(blocks):
             after = next((p for p in range(place + 1, len(blocks)) if blocks[p][0].session == session), None)
             before = next((p for p in range(place - 1, -1, -1) if blocks[p][0].session == session), None)
-            target = (after - 1 if after is not None else len(rest)) if other > place else (
-                before + 1 if before is not None else 0
+            target = (
+                (after - 1 if after is not None else len(rest))
+                if other > place
+                else (before + 1 if before is not None else 0)
             )
-            yield tuple(choice for block in [*rest[:target], blocks[place], *rest[target:]] for choice in block)
+            yield tuple(
+                choice for block in [*rest[:target], blocks[place], *rest[target:]] for choice in block
+            )

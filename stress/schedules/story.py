@@ -15,8 +15,8 @@ from stress.schedules.session import OPEN
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A step of the story. `stops`: it ends at a gate, with the snapshot taken and no row touched. `open`: it ends with a
-    statement that is a transaction of its own, before its commit."""
+    """A step of the story. `stops`: it ends at a gate, with the snapshot taken and no row touched. `open`: it ends
+    with a statement that is a transaction of its own, before its commit."""
 
     session: str
     text: str
@@ -34,10 +34,18 @@ def told(steps: Sequence[Step]) -> list[Told]:
         name = step.choice.session
         stops = step.came.endswith(STOPS)
         last = found[-1] if found else None
-        if last is not None and last.open and last.session == name and step.statement == "commit" and not step.choice.dies:
+        if (
+            last is not None
+            and last.open
+            and last.session == name
+            and step.statement == "commit"
+            and not step.choice.dies
+        ):
             came = f"{last.step.came.removesuffix(OPEN)}{step.came}"
             text = f"{last.text.removesuffix(OPEN)}{step.came}"
-            merged = replace(step, what=last.step.what, statement=last.step.statement, began=last.began, came=came)
+            merged = replace(
+                step, what=last.step.what, statement=last.step.statement, began=last.began, came=came
+            )
             found[-1] = replace(last, text=text, open=False, others=step.others, step=merged)
             continue
         if last is not None and last.stops and last.session == name and not step.choice.dies:
@@ -72,7 +80,7 @@ def table(steps: Sequence[Step], sessions: Sequence[str]) -> list[list[str]]:
     """The rows of the table: number, then a cell per session; what a step set going in others stands in their cells."""
     rows = []
     for number, one in enumerate(told(steps), 1):
-        cells = {name: "" for name in sessions}
+        cells = dict.fromkeys(sessions, "")
         cells[one.session] = one.text
         for name, text in one.others:
             cells[name] = f"↳ {text}"
@@ -88,7 +96,9 @@ def reasons(steps: Sequence[Step]) -> list[str]:
     waiting: dict[str, tuple[int, tuple[str, ...], str]] = {}
     for number, one in enumerate(story, 1):
         if one.step.choice.dies:
-            found.append(f"{one.session} dies at step {number}; the server rolls back what it had not committed.")
+            found.append(
+                f"{one.session} dies at step {number}; the server rolls back what it had not committed."
+            )
         if one.began:
             snapshots[one.session] = (number, one.step.statement)
         for name, state, blockers in one.step.states:
@@ -120,7 +130,6 @@ def reasons(steps: Sequence[Step]) -> list[str]:
                     f"{statement} of {name} sees the state of step {taken}: not what {', nor what '.join(missed)}."
                 )
             snapshots.pop(name, None)
-        for text in (one.step.came, *(text for _, text in one.others)):
-            if "DeadlockDetected" in text:
-                found.append(f"At step {number} the server finds sessions waiting for each other in a circle.")
+        if any("DeadlockDetected" in text for text in (one.step.came, *(text for _, text in one.others))):
+            found.append(f"At step {number} the server finds sessions waiting for each other in a circle.")
     return list(dict.fromkeys(found))

@@ -104,18 +104,21 @@ class Worker:
         found = Found(task)
         race = races()[task.race]
         until = time.monotonic() + seconds
-        while not task.over and time.monotonic() < until and not found.final:
-            batch: list[tuple[Race, Run]] = []
-            while len(batch) < BATCH and not task.over and (not batch or time.monotonic() < until):
-                run = self._run(race, task, found)
-                if run is not None:
-                    batch.append((race, run))
-                if found.unknown is not None:
-                    break
+        while (
+            time.monotonic() < until and not found.final and (batch := self._batch(race, task, found, until))
+        ):
             self._judge(race, task, batch, found)
         return found
 
-    def _run(self, race: Race, task: Task, found: Found) -> Run | None:
+    def _batch(self, race: Race, task: Task, found: Found, until: float) -> list[tuple[Race, Run]]:
+        batch: list[tuple[Race, Run]] = []
+        while len(batch) < BATCH and not task.over and (not batch or time.monotonic() < until):
+            batch.append((race, self._run(race, task, found)))
+            if found.unknown is not None:
+                break
+        return batch
+
+    def _run(self, race: Race, task: Task, found: Found) -> Run:
         run = Run()
         try:
             self._lab.run(race, task.planner, task.search, deaths=task.deaths, into=run)
@@ -193,7 +196,9 @@ class Worker:
                 found.schedule, schema, last.run.setup, last.run.steps, PLANNERS[task.planner]
             )
 
-    def _smallest(self, race: Race, planner: str, first: Candidate, judged: Judged) -> tuple[Candidate, Judged]:
+    def _smallest(
+        self, race: Race, planner: str, first: Candidate, judged: Judged
+    ) -> tuple[Candidate, Judged]:
         known = set() if self._mutant is None else set(self._mutant.caught_by)
         wanted = set(judged.violated) & known or set(judged.violated)
         until = time.monotonic() + MAX_SHRINK_S
@@ -217,7 +222,9 @@ class Worker:
 
     def _take(self, race: Race, planner: str, candidate: Candidate, *, fresh: bool = False) -> Judged | None:
         """One schedule, taken by itself; None where it is not to be had."""
-        return take(self._lab, reduced(race, dict(candidate.actions)), planner, candidate.choices, fresh=fresh)
+        return take(
+            self._lab, reduced(race, dict(candidate.actions)), planner, candidate.choices, fresh=fresh
+        )
 
 
 def take(
@@ -234,4 +241,3 @@ def take(
         run.complete = False
     [judged] = lab.judged([(race, run)])
     return judged if run.complete else None
-

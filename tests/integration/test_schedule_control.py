@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from stress.schedules import worker
-from stress.schedules.actions import Action, Outcome, Prepared, World, claim, enrich, flush, heartbeat, insert, signal
+from stress.schedules.actions import (
+    Action,
+    Outcome,
+    Prepared,
+    World,
+    claim,
+    enrich,
+    flush,
+    heartbeat,
+    insert,
+    signal,
+)
 from stress.schedules.controller import STOPS, Run
 from stress.schedules.lab import Judged, Lab
 from stress.schedules.race import PLANNERS, Race
@@ -55,7 +66,9 @@ def test_a_statement_by_itself_stops_before_its_commit(lab: Lab) -> None:
 
 
 def test_a_session_that_dies_gives_its_locks_back_and_nothing_of_it_is_committed(lab: Lab) -> None:
-    judged = taken(lab, ALL["lost-wakeup"], WORKER, WORKER, CLIENT, CLIENT, Choice("worker", dies=True), CLIENT)
+    judged = taken(
+        lab, ALL["lost-wakeup"], WORKER, WORKER, CLIENT, CLIENT, Choice("worker", dies=True), CLIENT
+    )
     assert states(judged.run, 5) == {"worker": ("dead", ()), "client": ("ready", ())}
     assert all("worker" not in step.committed for step in judged.run.steps)
     assert judged.violated == ()
@@ -68,7 +81,9 @@ def test_after_a_death_the_lab_goes_on_with_a_new_session(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
-def test_the_lost_wakeup_is_searched_through_and_never_found_in_the_sound_engine(lab: Lab, planner: str) -> None:
+def test_the_lost_wakeup_is_searched_through_and_never_found_in_the_sound_engine(
+    lab: Lab, planner: str
+) -> None:
     race, search, runs = ALL["lost-wakeup"], Exhaustive(), []
     while not search.exhausted:
         runs.append((race, lab.run(race, planner, search)))

@@ -48,7 +48,9 @@ def nodes(plan: dict[str, Any]) -> object:
         if len(inner) == 1:
             return nodes(inner[0])
     kept = [nodes(one) for one in below if not (one["Node Type"] == "Result" and is_gate(one))]
-    told = tuple(plan.get(key) for key in ("Node Type", "Index Name", "Relation Name", "Join Type", "Operation"))
+    told = tuple(
+        plan.get(key) for key in ("Node Type", "Index Name", "Relation Name", "Join Type", "Operation")
+    )
     return (told, plan.get("Subplan Name") if "CTE" in plan.get("Subplan Name", "") else None, tuple(kept))
 
 

@@ -29,7 +29,9 @@ def test_every_mutant_has_a_race_that_catches_it_or_a_reason_why_it_is_none() ->
 
 
 @pytest.mark.parametrize("mutant", sorted(set(CAUGHT_BY_RACE) - set(RARE)))
-def test_the_mutant_is_caught_by_exploring_its_race(mutant: str, open_mutant_lab: Callable[[str], Lab]) -> None:
+def test_the_mutant_is_caught_by_exploring_its_race(
+    mutant: str, open_mutant_lab: Callable[[str], Lab]
+) -> None:
     looked = Worker(open_mutant_lab(mutant), REGISTRY[mutant], "")
     found = looked.turn(Task(CAUGHT_BY_RACE[mutant], "generic", 0, Exhaustive(), 500), 60.0)
     assert found.schedule is not None
@@ -54,7 +56,9 @@ def test_the_sound_engine_holds_in_the_first_schedules_of(race: str, lab: Lab) -
 
 
 @pytest.mark.parametrize("race", PAIRS[:: len(PAIRS) // 8], ids=lambda race: race.name)
-def test_the_sound_engine_holds_in_every_schedule_of_a_pair_that_meets_where_it_says_so(race: Race, lab: Lab) -> None:
+def test_the_sound_engine_holds_in_every_schedule_of_a_pair_that_meets_where_it_says_so(
+    race: Race, lab: Lab
+) -> None:
     task = Task(race.name, "generic", 0, Exhaustive(), 100)
     found = Worker(lab, None, "").turn(task, 30.0)
     assert task.search.exhausted

@@ -169,7 +169,10 @@ def test_a_random_search_is_repeated_by_its_seed_and_ends() -> None:
 
 def test_a_random_search_without_moments_of_change_lets_one_session_run_at_a_time() -> None:
     toy = Toy({"a": [using("t")] * 3, "b": [using("t")] * 3})
-    assert set(toy.all(Pct("1", 20, 0, 6))) == {("a", "a", "a", "b", "b", "b"), ("b", "b", "b", "a", "a", "a")}
+    assert set(toy.all(Pct("1", 20, 0, 6))) == {
+        ("a", "a", "a", "b", "b", "b"),
+        ("b", "b", "b", "a", "a", "a"),
+    }
 
 
 def test_a_random_search_with_deaths_ends_one_session_in_every_other_run() -> None:

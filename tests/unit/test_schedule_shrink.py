@@ -42,7 +42,9 @@ def test_an_action_that_the_failure_does_not_need_is_dropped() -> None:
 
 
 def test_a_death_that_the_failure_does_not_need_is_taken_back() -> None:
-    found = small(Candidate(ALL, choices("a b c! a")), lambda c: c.actions["a"] and c.actions["b"] and c.actions["c"])
+    found = small(
+        Candidate(ALL, choices("a b c! a")), lambda c: c.actions["a"] and c.actions["b"] and c.actions["c"]
+    )
     assert "!" not in words(found)
 
 
@@ -57,6 +59,11 @@ def test_switches_are_joined_as_far_as_the_failure_goes_on() -> None:
 
 
 def test_no_more_probes_are_used_than_allowed() -> None:
-    asked = []
-    small(Candidate(ALL, choices("a b c a b c")), lambda c: asked.append(c) or False, probes=3)
+    asked: list[Candidate] = []
+
+    def never(candidate: Candidate) -> bool:
+        asked.append(candidate)
+        return False
+
+    small(Candidate(ALL, choices("a b c a b c")), never, probes=3)
     assert len(asked) == 3

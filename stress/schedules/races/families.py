@@ -56,7 +56,10 @@ RACES = (
             "spawner": (
                 flush(
                     "f",
-                    Outcome("childs", fields={"children": (job(correlation_key="k", queue="children"),), "step": "j"}),
+                    Outcome(
+                        "childs",
+                        fields={"children": (job(correlation_key="k", queue="children"),), "step": "j"},
+                    ),
                     Outcome("next", claim="g"),
                 ),
             ),
@@ -65,7 +68,10 @@ RACES = (
                 claim("h"),
                 flush(
                     "h",
-                    Outcome("childs", fields={"children": (job(correlation_key="k", queue="children"),), "step": "j"}),
+                    Outcome(
+                        "childs",
+                        fields={"children": (job(correlation_key="k", queue="children"),), "step": "j"},
+                    ),
                 ),
                 claim("x", queue="children"),
                 flush("x", Outcome("done")),

@@ -97,7 +97,11 @@ RACES = (
         },
         stops=("client",),
         invariants=("identity-unique", "no-deadlock", "join-exact"),
-        covers=(("flush childs", "insert many"), ("flush done", "insert many"), ("flush done", "flush childs")),
+        covers=(
+            ("flush childs", "insert many"),
+            ("flush done", "insert many"),
+            ("flush done", "flush childs"),
+        ),
     ),
     Race(
         name="identity-given-up-by-collection",

@@ -67,7 +67,11 @@ RACES = (
     Race(
         name="lapsed-key-comes-back",
         summary="the owner of a key renews its lapsed lease while it is reaped and a sibling is claimed",
-        setup=(insert("r", concurrency_key="k"), claim("c", lease_ms=EXPIRED_MS), insert("s", concurrency_key="k")),
+        setup=(
+            insert("r", concurrency_key="k"),
+            claim("c", lease_ms=EXPIRED_MS),
+            insert("s", concurrency_key="k"),
+        ),
         sessions={
             "worker": (heartbeat("c"), flush("c", Outcome("next"))),
             "sweeper": (reap(), claim("d", batch=1)),
@@ -78,7 +82,11 @@ RACES = (
     Race(
         name="released-while-claimed",
         summary="a graceful stop gives a row back while another node claims and a third reaps",
-        setup=(insert("r", concurrency_key="k"), claim("c", lease_ms=EXPIRED_MS), insert("s", concurrency_key="k")),
+        setup=(
+            insert("r", concurrency_key="k"),
+            claim("c", lease_ms=EXPIRED_MS),
+            insert("s", concurrency_key="k"),
+        ),
         sessions={
             "stopping": (release("c"),),
             "sweeper": (reap(),),

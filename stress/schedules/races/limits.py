@@ -1,4 +1,4 @@
-"""Gates and rate limits: the counters' CHECK and primary key, credits, counts and sweeps (picker.md §7, rows 2 and 3)."""
+"""Gates and rate limits: the counters' constraints, credits, counts and sweeps (picker.md §7, rows 2 and 3)."""
 
 from engine.limiter import Gate, RateLimit
 from stress.schedules.actions import (
@@ -52,7 +52,14 @@ RACES = (
     Race(
         name="gate-warm-shards",
         summary="two admissions and a credit meet at the shards of one gate",
-        setup=(sync_config(), *_gated(3), claim("a", batch=1), admit("a"), claim("b", batch=1), claim("c", batch=1)),
+        setup=(
+            sync_config(),
+            *_gated(3),
+            claim("a", batch=1),
+            admit("a"),
+            claim("b", batch=1),
+            claim("c", batch=1),
+        ),
         sessions={"ender": _done("a"), "one": (admit("b"),), "two": (admit("c"),)},
         limits=(Gate("g", 2, shards=2),),
         stops=("one", "two"),
@@ -71,12 +78,24 @@ RACES = (
         limits=ONE,
         stops=(),
         invariants=("gate-cap", "slot-conservation"),
-        covers=(("reconcile", "credit"), ("flush done", "reconcile"), ("admit", "reconcile"), ("admit", "credit")),
+        covers=(
+            ("reconcile", "credit"),
+            ("flush done", "reconcile"),
+            ("admit", "reconcile"),
+            ("admit", "credit"),
+        ),
     ),
     Race(
         name="count-meets-claim",
         summary="a count comes while rows have been claimed and not yet admitted",
-        setup=(sync_config(), *_gated(2), claim("z", batch=1), admit("z"), flush("z", Outcome("done")), credit("z")),
+        setup=(
+            sync_config(),
+            *_gated(2),
+            claim("z", batch=1),
+            admit("z"),
+            flush("z", Outcome("done")),
+            credit("z"),
+        ),
         sessions={"picker": _pick("a"), "counter": (reconcile(),)},
         limits=ONE,
         finish=(reconcile(),),
@@ -207,7 +226,12 @@ RACES = (
         stops=("picker",),
         finish=(reconcile(), reconcile()),
         invariants=("gate-cap", "slot-conservation", "shards-whole"),
-        covers=(("config", "admit"), ("config", "reconcile"), ("reconcile", "credit"), ("admit", "reconcile")),
+        covers=(
+            ("config", "admit"),
+            ("config", "reconcile"),
+            ("reconcile", "credit"),
+            ("admit", "reconcile"),
+        ),
     ),
     Race(
         name="counters-meet",
@@ -243,7 +267,10 @@ RACES = (
         ),
         sessions={
             "inline": (
-                flush("a", Outcome("continue", fields={"sets_key": True, "concurrency_key": "g:2", "gated": True})),
+                flush(
+                    "a",
+                    Outcome("continue", fields={"sets_key": True, "concurrency_key": "g:2", "gated": True}),
+                ),
                 credit("a"),
             ),
             "picker": _pick("b"),
@@ -260,7 +287,12 @@ RACES = (
         summary="an inline step keeps its key and ends, while another asks for the slot",
         setup=(sync_config(), *_gated(2), claim("a", batch=1), admit("a"), claim("b", batch=1)),
         sessions={
-            "inline": (flush("a", Outcome("continue")), credit("a"), flush("a", Outcome("done")), credit("a")),
+            "inline": (
+                flush("a", Outcome("continue")),
+                credit("a"),
+                flush("a", Outcome("done")),
+                credit("a"),
+            ),
             "picker": (admit("b"),),
         },
         limits=ONE,
@@ -272,7 +304,11 @@ RACES = (
         name="admitted-row-renewed",
         summary="a heartbeat, an admission and a release meet at one claimed row",
         setup=(sync_config(), *_gated(1), claim("a")),
-        sessions={"heart": (heartbeat("a"),), "picker": (admit("a"),), "stopping": (release("a"), credit("a"))},
+        sessions={
+            "heart": (heartbeat("a"),),
+            "picker": (admit("a"),),
+            "stopping": (release("a"), credit("a")),
+        },
         limits=ONE,
         stops=("picker", "stopping"),
         finish=(reconcile(),),
