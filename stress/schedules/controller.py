@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
+from psycopg import pq
 
 from invariants.history.operations import Operation
 from stress.schedules.gates import GATES
@@ -38,6 +39,10 @@ FIRST_LOOK_S: Final = 0.0008
 NEXT_LOOK_S: Final = 0.0004
 # Where sessions are told that they wait: one that goes on waiting in a queue that has changed is told nothing new.
 TOLD_LOOK_S: Final = 0.02
+
+
+_OPEN: Final = b"SELECT schedule_open($1::integer, $2::integer)"
+_BLOCKING: Final = b"SELECT pid, pg_blocking_pids(pid) FROM unnest($1::integer[]) AS asked (pid)"
 
 
 class Uncontrolled(Exception):
@@ -102,6 +107,7 @@ class Controller:
         self._control = control
         self._told = told
         self._pid = control.info.backend_pid
+        self._prepared: dict[bytes, bytes] = {}
 
     def close_gate(self, number: int) -> None:
         """From now on whoever comes to that gate waits there."""
@@ -180,7 +186,7 @@ class Controller:
     def _open_gate(self, session: Session) -> None:
         lock = session.link.at_lock
         session.passed()
-        self._control.execute("SELECT schedule_open(%s, %s)", (lock, session.link.pid), prepare=True)
+        self._ask(_OPEN, str(lock), str(session.link.pid))
 
     def _end(self, session: Session) -> None:
         self._control.execute("SELECT pg_terminate_backend(%s)", (session.link.pid,))
@@ -242,13 +248,25 @@ class Controller:
     def _blocking(self, asked: Sequence[Session]) -> list[tuple[Session, tuple[int, ...]]]:
         if not asked:
             return []
-        rows = self._control.execute(
-            "SELECT pid, pg_blocking_pids(pid) FROM unnest(%s::integer[]) AS asked (pid)",
-            ([session.link.pid for session in asked],),
-            prepare=True,
-        ).fetchall()
-        found = {pid: tuple(sorted(set(blockers))) for pid, blockers in rows}
+        result = self._ask(_BLOCKING, "{" + ",".join(str(session.link.pid) for session in asked) + "}")
+        found = {}
+        for place in range(result.ntuples):
+            pid, blockers = result.get_value(place, 0), result.get_value(place, 1)
+            named = (blockers or b"{}").decode().strip("{}")
+            found[int(pid or 0)] = tuple(sorted({int(one) for one in named.split(",") if one}))
         return [(session, found.get(session.link.pid, ())) for session in asked]
+
+    def _ask(self, query: bytes, *arguments: str) -> pq.abc.PGresult:
+        """A question that nobody can hold up; asked many times in every run, so without the way through a cursor."""
+        pgconn = self._control.pgconn
+        name = self._prepared.get(query)
+        if name is None:
+            name = self._prepared[query] = f"ask{len(self._prepared)}".encode()
+            pgconn.prepare(name, query)
+        result = pgconn.exec_prepared(name, [argument.encode() for argument in arguments])
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise psycopg.errors.error_from_result(result)
+        return result
 
     def _rest(self, sessions: Sequence[Session]) -> None:
         """Bring every session out of its statement and its transaction."""

@@ -86,7 +86,7 @@ def _table(exploration: Exploration) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("race", "verdict", "schedules", "left out", "orders", "searched", "blocked"):
         left = heading in ("race", "verdict", "searched")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=left)
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
     held: list[Tally] = []
     for tally in exploration.tallies.values():
         if tally.name.startswith(PAIR) and tally.verdict == "held" and len(exploration.tallies) > 20:

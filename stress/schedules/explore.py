@@ -71,6 +71,7 @@ class Tally:
         self.checked.update(found.checked)
         if len(self.answers) < 2:
             self.answers |= set(list(found.answers)[:2])
+        self.orders = max(self.orders, found.task.orders)
         self.unknown = self.unknown or found.unknown
         if found.schedule is not None and (self.failure is None or not self.failure.confirmed):
             self.failure = found
@@ -157,7 +158,6 @@ def _tally(exploration: Exploration, found: Found) -> None:
     if found.task.over:
         tally.tasks += 1
         tally.pruned += found.task.pruned
-        tally.orders = max(tally.orders, found.task.orders)
         search = found.task.search
         if isinstance(search, Exhaustive) and search.exhausted and not search.skipped:
             tally.exhausted += 1

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from engine.operation import Begin, Call, Commit, Operation, perform
+from engine.operation import Begin, Call, Commit, Operation
 from engine.postgres import Server, fresh_database
 from engine.schema import migrate
 from engine.sessions import describe_error
@@ -38,6 +38,8 @@ from stress.schedules.session import Link, Session, literal, requests
 
 SLOT: Final = "schedules"
 MARKS: Final = "schedule_marks"
+# The number of the session that does what is done alone; it has no gate.
+KEEPER: Final = -1
 READ_TIMEOUT_S: Final = 30.0
 # Dead rows and closed transactions are cleared away after so many runs.
 VACUUM_RUNS: Final = 200
@@ -49,6 +51,14 @@ _QUICK: Final = (
     "SET client_min_messages = 'log'",
     "SET lc_messages = 'C'",
 )
+# What races may tell the planner of a session.
+_PLANNER_RESET: Final = "".join(
+    f"RESET {setting}; "
+    for setting in (
+        "plan_cache_mode", "enable_hashjoin", "enable_mergejoin", "enable_nestloop", "enable_sort", "enable_seqscan",
+        "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,7 @@ class Lab:
         self._prototype = world_of(mutant, (), gated)
         self._controller = Controller(self._control, told=len(self._settings) == len(_QUICK))
         self._links: list[Link] = []
+        stack.callback(lambda: [link.connection.close() for link in self._links])
         self._ledger = _Ledger(dsn, stack)
         self._number = 0
         self._planner: Mapping[str, str] = {}
@@ -115,8 +126,8 @@ class Lab:
         # Without the triggers of foreign keys, where the role may.
         quick = "SET LOCAL session_replication_role = replica; " if self._is_superuser() else ""
         self._emptying = f"{quick}{deletes}{_sequences(self._control)}"
-        self._keeper = stack.enter_context(psycopg.connect(dsn, autocommit=True, application_name="setup"))
-        self._keeper.prepare_threshold = 0
+        self._keeper = Link(dsn, KEEPER, ("SET plan_cache_mode = force_generic_plan",), self.tables)
+        stack.callback(self._keeper.connection.close)
 
     def _quick_settings(self) -> tuple[str, ...]:
         """What this role may set: on a user's server it may be no superuser, and deadlocks show later there."""
@@ -209,7 +220,6 @@ class Lab:
 
     def _link(self, number: int) -> Link:
         link = Link(self.dsn, number, self._settings, self.tables)
-        self._stack.callback(link.connection.close)
         if number >= len(self._links):
             self._controller.close_gate(number)
         return link
@@ -217,21 +227,8 @@ class Lab:
     def _tell(self, race: Race, name: str, link: Link) -> None:
         gate = str(link.gate) if race.stops_inside(name) else ""
         settings = {**self._planner, **race.settings.get(name, {}), "gate.number": gate, "gate.row": ""}
-        link.execute(b"RESET plan_cache_mode")
-        for setting in (
-            "enable_hashjoin",
-            "enable_mergejoin",
-            "enable_sort",
-            "enable_seqscan",
-            "enable_nestloop",
-            "enable_indexscan",
-            "enable_indexonlyscan",
-            "enable_bitmapscan",
-        ):
-            link.execute(f"RESET {setting}".encode())
-        for setting, value in settings.items():
-            link.connection.execute("SELECT set_config(%s, %s, false)", (setting, value))
-        link.execute(b"DISCARD PLANS")
+        told = "".join(f"SET {setting} = '{value}'; " for setting, value in settings.items())
+        link.execute(f"{_PLANNER_RESET}{told}DISCARD PLANS".encode())
 
     def _name_rows(self, race: Race, world: World) -> None:
         for (name, _), link in zip(race.sessions.items(), self._links, strict=False):
@@ -271,7 +268,7 @@ class Lab:
         kind: Literal["ok", "fail"] = "ok"
         told: object
         try:
-            result = perform(self._keeper, prepared.operation)
+            result = self._keeper.perform(prepared.operation)
         except psycopg.Error as error:
             kind, told = "fail", describe_error(error)
         else:

@@ -25,7 +25,7 @@ import psycopg
 from psycopg import errors, pq
 from psycopg.adapt import Transformer
 
-from engine.operation import Begin, Call, Operation, Request
+from engine.operation import Begin, Call, Operation, Request, T
 from engine.sessions import describe_error
 from engine.statements import Statement
 from invariants.history.operations import Operation as Recorded
@@ -94,6 +94,38 @@ class Link:
         result = self.pgconn.exec_(command)
         if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
             raise errors.error_from_result(result)
+
+    def call(self, request: Call) -> Rows:
+        """One statement, waited for. Raises psycopg.Error."""
+        name, _ = self.prepared(request.statement)
+        result = self.pgconn.exec_prepared(name, encoded(request))
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise errors.error_from_result(result)
+        return self.rows(result)
+
+    def perform(self, operation: Operation[T]) -> T:
+        """Run an operation to its end, waiting for every answer. Raises what the operation does not handle."""
+        program = requests(operation)
+        try:
+            request = next(program)
+            while True:
+                try:
+                    rows = self._send(request)
+                except psycopg.Error as error:
+                    if self.in_transaction():
+                        self.execute(b"ROLLBACK")
+                    request = program.throw(error)
+                else:
+                    request = program.send(rows)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _send(self, request: Request) -> Rows:
+        if isinstance(request, Call):
+            return self.call(request)
+        self.execute(BEGIN if isinstance(request, Begin) else b"COMMIT")
+        return []
 
     def rows(self, result: pq.abc.PGresult) -> Rows:
         """What a result holds, as psycopg reads it."""
@@ -210,8 +242,7 @@ class Session:
                 self._keep(BEGIN.decode())
             if self.sent is not None:
                 self._keep(literal(statement, self._pending.arguments))
-            encoded = [None if v is None else v.encode() for v in statement.encode(self._pending.arguments)]
-            pgconn.send_query_prepared(name, encoded)
+            pgconn.send_query_prepared(name, encoded(self._pending))
         else:
             self._touches = Effect()
             pgconn.send_query(b"COMMIT")
@@ -400,12 +431,17 @@ def requests(operation: Operation[Any]) -> Generator[Request, Rows, Any]:
         return stop.value
 
 
+def encoded(request: Call) -> list[bytes | None]:
+    """A call's arguments as they are sent."""
+    return [None if text is None else text.encode() for text in request.statement.encode(request.arguments)]
+
+
 def literal(statement: Statement, arguments: tuple[Any, ...]) -> str:
     """A statement with its arguments as literals, for a tool that knows no parameters."""
-    encoded = statement.encode(arguments)
+    texts = statement.encode(arguments)
 
     def value(match: re.Match[str]) -> str:
-        text = encoded[int(match[1]) - 1]
+        text = texts[int(match[1]) - 1]
         return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
 
     return re.sub(r"\$(\d+)\b", value, statement.text)
