@@ -106,13 +106,10 @@ def reasons(steps: Sequence[Step]) -> list[str]:
                 waiting[name] = (number, blockers, snapshots.get(name, (number, ""))[1])
             elif state != "blocked" and name in waiting:
                 since, whom, what = waiting.pop(name)
+                taken = snapshots.get(name, (since, ""))[0]
+                older = f"; its snapshot is that of step {taken}" if taken < since else ""
                 found.append(
-                    f"{name} waits for {' and '.join(whom)} from step {since} to step {number}, in {what}"
-                    + (
-                        f"; its snapshot is that of step {snapshots[name][0]}."
-                        if snapshots.get(name, (number, ""))[0] < number
-                        else "."
-                    )
+                    f"{name} waits for {' and '.join(whom)} from step {since} to step {number}, in {what}{older}."
                 )
         going_on = [one.session, *(name for name, _ in one.others)]
         for name in going_on:

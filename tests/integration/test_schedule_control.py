@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from engine.postgres import Server
+from engine.postgres.databases import new_name
 from stress.schedules import worker
 from stress.schedules.actions import (
     Action,
@@ -135,6 +141,23 @@ def test_what_is_not_part_of_a_reduced_race_is_not_run(lab: Lab) -> None:
     race = reduced(ALL["lost-wakeup"], {"worker": (), "client": (0,)})
     judged = taken(lab, race)
     assert {step.choice.session for step in judged.run.steps} == {"client"}
+
+
+def test_schedules_are_controlled_by_a_role_that_is_no_superuser(server: Server) -> None:
+    # Such a role may set no deadlock_timeout, and its sessions are not told that they wait: they are asked about.
+    name, role = new_name(), f"plain_{secrets.token_hex(4)}"
+    assert server.admin_dsn is not None
+    with psycopg.connect(server.admin_dsn, autocommit=True) as admin, ExitStack() as stack:
+        admin.execute(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'".encode())
+        stack.callback(admin.execute, f"DROP ROLE {role}".encode())
+        admin.execute(f"CREATE DATABASE {name} OWNER {role}".encode())
+        stack.callback(admin.execute, f"DROP DATABASE {name} WITH (FORCE)".encode())
+        lab = Lab(make_conninfo(server.dsn, dbname=name, user=role, password="x"), stack, None)
+        judged = taken(
+            lab, ALL["lost-wakeup"], WORKER, WORKER, CLIENT, CLIENT, WORKER, WORKER, WORKER, CLIENT
+        )
+    assert states(judged.run, 4)["client"] == ("blocked", ("worker",))
+    assert judged.violated == ()
 
 
 def unsteady(counter: Iterator[int]) -> Action:
