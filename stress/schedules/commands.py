@@ -19,6 +19,8 @@ from invariants.verdict import EXIT_CODES
 from results.runs import create_run_folder, runs_folder, write_json
 
 ALL_SCHEDULES, ALL_SECONDS = 20_000, 300.0
+# Of a table that goes to a file or a pipe.
+PLAIN_WIDTH = 120
 
 
 @click.command("explore")
@@ -34,7 +36,10 @@ ALL_SCHEDULES, ALL_SECONDS = 20_000, 300.0
     "--seed", type=click.IntRange(min=0), default=None, help="Of what is sampled; drawn by default."
 )
 @click.option(
-    "--workers", type=click.IntRange(min=1, max=32), default=None, help="Processes; default: one a core."
+    "--workers",
+    type=click.IntRange(min=1, max=32),
+    default=None,
+    help="Processes; default: one a core and one more.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -97,7 +102,7 @@ def explore_command(
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
     elif not quiet:
-        console = Console(highlight=False)
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
         print_exploration(console, exploration)
         console.print(f"recorded in {folder}", soft_wrap=True)
     context.exit(EXIT_CODES[exploration.verdict])
@@ -209,7 +214,7 @@ def replay_command(
         }
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
     elif not quiet:
-        console = Console(highlight=False)
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
         print_schedule(console, told.sessions, told.rows, told.reasons, told.summaries)
         console.print(
             f"verdict: {verdict}" + ("" if told.unknown is None else f": {told.unknown}"), soft_wrap=True

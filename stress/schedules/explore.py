@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
 from engine.errors import InfrastructureError
-from engine.postgres import Server, fresh_database
+from engine.postgres import Server, Stopped, fresh_database
 from invariants.mutants import REGISTRY
 from invariants.verdict import Verdict
 from stress.schedules.race import PLANNERS
@@ -31,6 +31,8 @@ EXHAUSTIVE_RUNS: Final = 4_000
 PCT_RUNS: Final = 250
 PCT_DEPTH: Final = 3
 WORKER_TIMEOUT_S: Final = 120.0
+# A worker ends after its turn; what it would still have found nobody waits for.
+STOP_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +144,10 @@ def explore(server: Server, request: Request, show: Callable[[Exploration], None
                 _tally(exploration, found)
                 show(exploration)
                 queue.back(found, exploration.tallies[found.task.race])
-        finally:
-            exploration.seconds = time.monotonic() - started
+        except (Stopped, KeyboardInterrupt):
+            # What was found until now stands.
+            exploration.interrupted = True
+        exploration.seconds = time.monotonic() - started
     return exploration
 
 
@@ -256,9 +260,10 @@ class _Pool:
 
     def close(self) -> None:
         """Tell the workers to end; those that do not are killed."""
-        for here, process in self._ends.items():
+        for here in self._ends:
             here.close()
-            process.join(10.0)
+        for process in self._ends.values():
+            process.join(STOP_TIMEOUT_S)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -278,9 +283,16 @@ def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str) -> None
                 task = end.recv()
             except EOFError:
                 return
-            end.send(worker.turn(task))
+            try:
+                found = worker.turn(task)
+            except Exception as error:  # noqa: BLE001  # a crash is `unknown`, never `held`
+                found = Found(task, unknown=f"the exploration raised {type(error).__name__}: {error}")
+            try:
+                end.send(found)
+            except BrokenPipeError:
+                return
 
 
 def default_workers() -> int:
-    """One a core; a session waits for its server most of the time, so not fewer than two."""
-    return max(2, min(8, os.cpu_count() or 2))
+    """One a core and one more: a worker and its server take turns, and leave a core idle now and then."""
+    return min(8, (os.cpu_count() or 1) + 1)

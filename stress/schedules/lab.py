@@ -21,7 +21,7 @@ from engine.operation import Begin, Call, Commit, Operation
 from engine.postgres import Server, fresh_database
 from engine.schema import migrate
 from engine.sessions import describe_error
-from engine.statements import Catalogue, load_migrations
+from engine.statements import AREAS, Catalogue, load_migrations
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.history.operations import Operation as Recorded
 from invariants.judge import judge
@@ -100,7 +100,8 @@ class Lab:
         self._control = stack.enter_context(
             psycopg.connect(dsn, autocommit=True, application_name="controller")
         )
-        migrate(self._control)
+        for area in AREAS:
+            migrate(self._control, area)
         for statement in () if mutant is None else mutant.schema:
             self._control.execute(statement.encode())
         self.tables = tuple(row[0] for row in self._control.execute(_TABLES))
@@ -117,7 +118,7 @@ class Lab:
         self._prototype = world_of(mutant, (), gated)
         self._controller = Controller(self._control, told=len(self._settings) == len(_QUICK))
         self._links: list[Link] = []
-        stack.callback(lambda: [link.connection.close() for link in self._links])
+        stack.callback(self._close)
         self._ledger = _Ledger(dsn, stack)
         self._number = 0
         self._planner: Mapping[str, str] = {}
@@ -140,13 +141,17 @@ class Lab:
             allowed.append(setting)
         return tuple(allowed)
 
+    def _close(self) -> None:
+        for link in self._links:
+            link.connection.close()
+
     def _is_superuser(self) -> bool:
         return self._control.info.parameter_status("is_superuser") == "on"
 
     @property
     def schema(self) -> tuple[str, ...]:
         """What makes such a database, for those who have none: the schema, the mutant's part of it, the gates."""
-        migrations = tuple(migration.text for migration in load_migrations("picker"))
+        migrations = tuple(migration.text for area in AREAS for migration in load_migrations(area))
         own = () if self.mutant is None else self.mutant.schema
         return (*migrations, *(f"{one};" for one in own), FUNCTIONS, triggers(self.tables))
 

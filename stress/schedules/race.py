@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from engine.limiter import Limit
-from engine.statements import Area
 from stress.schedules.actions import Action
 
 # What a planner may be told; the order of locks must not depend on it. By name: settings of every session.
@@ -56,7 +55,6 @@ class Race:
     stops: tuple[str, ...] | None = None
     contends: bool = True
     covers: tuple[tuple[str, str], ...] = ()
-    area: Area = "picker"
 
     def __post_init__(self) -> None:
         assert 1 <= len(self.sessions) <= MAX_SESSIONS, self.name

