@@ -1,8 +1,9 @@
 """An exploration: tasks for every race, worked at by several processes, and a verdict for each race.
 
-Order of work: every race under the first planner, then under the others, then with a session that dies, all of them
-exhaustively up to a limit of runs; then random schedules (`search.Pct`) of those that are larger than that, until the
-schedules or the seconds that were asked for are used up. A race that was never begun makes the exploration unknown.
+Order of work: every race under the first planner, then with a session that dies, then under the other planners, all of
+them exhaustively. A space that turns out to be large is walked with a bound on preemptions instead, and then sampled
+(`search.Pct`), until the schedules or the seconds that were asked for are used up. A race that was never begun makes
+the exploration unknown.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ from stress.schedules.worker import Found, Task, Worker, races
 
 # Complete runs of one exhaustive task; beyond that a space counts as large.
 EXHAUSTIVE_RUNS: Final = 4_000
+# Orders of steps beyond which a space counts as large from the start, and how it is walked then: most bugs need few
+# switches away from a session that could have gone on.
+LARGE_ORDERS: Final = 50_000
+PREEMPTIONS: Final = 2
+BOUNDED_RUNS: Final = 1_500
 PCT_RUNS: Final = 250
 PCT_DEPTH: Final = 3
 WORKER_TIMEOUT_S: Final = 120.0
@@ -163,7 +169,7 @@ def _tally(exploration: Exploration, found: Found) -> None:
         tally.tasks += 1
         tally.pruned += found.task.pruned
         search = found.task.search
-        if isinstance(search, Exhaustive) and search.exhausted and not search.skipped:
+        if isinstance(search, Exhaustive) and search.whole:
             tally.exhausted += 1
         else:
             tally.sampled += 1
@@ -213,9 +219,16 @@ class _Queue:
         task = found.task
         if (tally.failure is not None and tally.failure.confirmed) or tally.unknown is not None:
             self._done.add(task.race)
+        elif (
+            isinstance(task.search, Exhaustive) and task.search.bound is None and tally.orders > LARGE_ORDERS
+        ):
+            bounded = Exhaustive(PREEMPTIONS)
+            self._tasks.append(
+                Task(task.race, task.planner, task.deaths, bounded, BOUNDED_RUNS, longest=task.longest)
+            )
         elif not task.over:
             self._tasks.append(task)
-        elif isinstance(task.search, Exhaustive) and not task.search.exhausted:
+        elif isinstance(task.search, Exhaustive) and not task.search.whole:
             self._large.append(task)
 
 

@@ -356,9 +356,9 @@ def open_lab(server: Server, mutant: Mutant | None = None) -> Iterator[Lab]:
 
 def _judge(race: Race, run: Run, transactions: Sequence[Transaction]) -> Judged:
     operations = sorted(run.operations, key=lambda one: (one.start_ns, one.process, one.index))
-    evidence = Evidence(
-        at_rest=race.at_rest and run.complete, deadlocks=run.deadlocks, clock_slack_ms=0.0, exercises=()
-    )
+    # What a dead session held is at rest only when its lease has run out.
+    at_rest = race.at_rest and run.complete and not any(step.choice.dies for step in run.steps)
+    evidence = Evidence(at_rest=at_rest, deadlocks=run.deadlocks, clock_slack_ms=0.0, exercises=())
     summary = LedgerSummary(len(transactions), 0, complete=True)
     return Judged(run, judge(lambda: transactions, operations, evidence, summary), _left(transactions))
 

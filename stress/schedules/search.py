@@ -104,12 +104,17 @@ class Exhaustive:
         self.runs = 0
         self.pruned = 0
         self.skipped = 0
-        self._bound = preemptions
+        self.bound = preemptions
         self._reduce = reduce and preemptions is None
         self._path: list[_Node] = []
         self._depth = 0
         self._cut = False
         self._asleep: dict[Choice, Effect] = {}
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is no schedule that it has not run, but for repetitions."""
+        return self.exhausted and not self.skipped and self.bound is None
 
     def begin(self) -> None:
         """Start at the root."""
@@ -182,7 +187,7 @@ class Exhaustive:
         self._turn()
 
     def _within_bound(self, before: _Node | None, open_choices: Sequence[Choice], choice: Choice) -> bool:
-        return self._bound is None or _preemptions(before, open_choices, choice) <= self._bound
+        return self.bound is None or _preemptions(before, open_choices, choice) <= self.bound
 
 
 def _preemptions(before: _Node | None, open_choices: Sequence[Choice], choice: Choice) -> int:

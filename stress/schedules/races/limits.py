@@ -45,8 +45,9 @@ RACES = (
         sessions={"one": _pick("a", batch=1), "two": _pick("b", batch=1)},
         limits=ONE,
         stops=("one",),
-        finish=(reconcile(),),
-        invariants=("gate-cap", "slot-conservation", "contention-quiet"),
+        finish=(*_done("a"), *_done("b"), *_pick("y"), *_done("y"), *_pick("z"), *_done("z"), reconcile()),
+        at_rest=True,
+        invariants=("gate-cap", "slot-conservation", "contention-quiet", "no-lost-job"),
         covers=(("claim", "admit"), ("admit", "admit"), ("admit", "release")),
     ),
     Race(
