@@ -85,7 +85,7 @@ NO_ROW_GATE: Final = "DROP TRIGGER IF EXISTS schedule_row ON gen_durable"
 
 _LOCK = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b")
 _MAIN = re.compile(r"^(SELECT|UPDATE|INSERT|DELETE)\b", re.MULTILINE)
-_CALL = "WHERE (SELECT schedule_gate()) AND "
+_CALL = "(SELECT schedule_gate())"
 
 
 def triggers(tables: Iterable[str]) -> str:
@@ -105,23 +105,34 @@ def needs_call(statement: Statement) -> bool:
 
 def with_gate(statement: Statement) -> str:
     """The text of such a statement with a gate. Raises ValueError where there is no place for one."""
-    lock = _LOCK.search(statement.text)
-    at = None if lock is None else _where(statement.text[: lock.start()])
-    if at is None:
-        raise ValueError(f"{statement.name} has no WHERE before its first lock")
-    rest = statement.text[at + len("WHERE") :].lstrip()
-    return f"{statement.text[:at]}{_CALL}{rest}"
+    text = statement.text
+    lock = _LOCK.search(text)
+    if lock is None:
+        raise ValueError(f"{statement.name} locks nothing")
+    where, tail = _places(text[: lock.start()])
+    if where is not None:
+        return f"{text[:where]}WHERE {_CALL} AND {text[where + len('WHERE') :].lstrip()}"
+    at = lock.start() if tail is None else tail
+    return f"{text[:at]}WHERE {_CALL}\n    {text[at:]}"
 
 
-def _where(text: str) -> int | None:
-    """The last WHERE that is in no more parentheses than the text's end."""
-    depth, found = 0, {}
-    for match in re.finditer(r"[()]|\bWHERE\b", text):
-        if match[0] == "WHERE":
-            found[depth] = match.start()
-        else:
-            depth += 1 if match[0] == "(" else -1
-    return found.get(depth)
+def _places(text: str) -> tuple[int | None, int | None]:
+    """The last WHERE that is in no more parentheses than the text's end; and where a clause begins that would come
+    after a WHERE, in the query that the text ends in."""
+    depth = 0
+    wheres: dict[int, int] = {}
+    tails: dict[int, int | None] = {}
+    for match in re.finditer(r"[()]|\bWHERE\b|\bORDER BY\b|\bLIMIT\b", text):
+        if match[0] == "(":
+            depth += 1
+            tails[depth] = None
+        elif match[0] == ")":
+            depth -= 1
+        elif match[0] == "WHERE":
+            wheres[depth] = match.start()
+        elif tails.get(depth) is None:
+            tails[depth] = match.start()
+    return wheres.get(depth), tails.get(depth)
 
 
 def gated(catalogue: Catalogue) -> Catalogue:

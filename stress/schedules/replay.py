@@ -26,12 +26,12 @@ class Replayed:
     @property
     def rows(self) -> list[list[str]]:
         """The table of the story."""
-        return story.table(self.steps, self.sessions)
+        return story.table(story.found_at(self.steps), self.sessions)
 
     @property
     def reasons(self) -> list[str]:
         """Its sentences."""
-        return story.reasons(self.steps)
+        return story.reasons(story.found_at(self.steps))
 
 
 def race_of(schedule: Schedule) -> Race:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from stress.schedules.controller import STOPS, Step
 from stress.schedules.session import OPEN
+
+
+DEADLOCK: Final = "DeadlockDetected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,15 @@ def told(steps: Sequence[Step]) -> list[Told]:
     return found
 
 
+def found_at(steps: Sequence[Step]) -> Sequence[Step]:
+    """The steps up to the one in which a deadlock was found: what comes after it only brings the sessions to their end.
+    All of them where there was none."""
+    for place, step in enumerate(steps, 1):
+        if any(DEADLOCK in text for text in (step.came, *(text for _, text in step.others))):
+            return steps[:place]
+    return steps
+
+
 def steps_of(steps: Sequence[Step]) -> int:
     """How many steps the story has."""
     return len(told(steps))
@@ -127,6 +140,6 @@ def reasons(steps: Sequence[Step]) -> list[str]:
                     f"{statement} of {name} sees the state of step {taken}: not what {', nor what '.join(missed)}."
                 )
             snapshots.pop(name, None)
-        if any("DeadlockDetected" in text for text in (one.step.came, *(text for _, text in one.others))):
+        if any(DEADLOCK in text for text in (one.step.came, *(text for _, text in one.others))):
             found.append(f"At step {number} the server finds sessions waiting for each other in a circle.")
     return list(dict.fromkeys(found))

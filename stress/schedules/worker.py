@@ -187,8 +187,9 @@ class Worker:
             postgres=self._postgres,
         )
         found.sessions = tuple(name for name, kept in small.actions.items() if kept)
-        found.rows = story.table(last.run.steps, found.sessions)
-        found.reasons = story.reasons(last.run.steps)
+        steps = story.found_at(last.run.steps)
+        found.rows = story.table(steps, found.sessions)
+        found.reasons = story.reasons(steps)
         found.steps = len(found.rows)
         if found.confirmed:
             schema = (*self._lab.schema, *([f"{ROW_GATE};"] if race.row_gates else []))
@@ -210,9 +211,9 @@ class Worker:
             if taken is None or not wanted & set(taken.violated):
                 return None
             ran = Candidate(candidate.actions, taken.run.choices)
-            return Failing(ran, story.steps_of(taken.run.steps))
+            return Failing(ran, story.steps_of(story.found_at(taken.run.steps)))
 
-        start = Failing(first, story.steps_of(judged.run.steps))
+        start = Failing(first, story.steps_of(story.found_at(judged.run.steps)))
         small = shrink(start, probe, MAX_PROBES).candidate
         # Shrunk on tables that other runs have used; what is handed out must fail on fresh ones.
         last = self._take(race, planner, small, fresh=True)

@@ -17,7 +17,7 @@ from stress.schedules.worker import Task, Worker, races, take
 
 # Found after some thousand schedules; the schedule itself is taken here.
 RARE = {
-    "flush-locks-late": "claimer node node flusher node claimer flusher claimer flusher",
+    "flush-locks-late": "claimer node node flusher claimer flusher claimer flusher",
 }
 # Runs for the sound engine, each.
 SOUND_RUNS = 12

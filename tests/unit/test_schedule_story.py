@@ -72,6 +72,12 @@ def test_a_deadlock_is_said() -> None:
     assert story.reasons(steps) == ["At step 1 the server finds sessions waiting for each other in a circle."]
 
 
+def test_what_comes_after_a_deadlock_is_not_told() -> None:
+    steps = [step("a", "DeadlockDetected; the caller gets DeadlockDetected"), step("b", "1 row")]
+    assert story.found_at(steps) == steps[:1]
+    assert story.found_at(steps[1:]) == steps[1:]
+
+
 def schedule(**fields: object) -> Schedule:
     told = {
         "race": "lost-wakeup",
