@@ -13,7 +13,6 @@ from typing import Final
 from stress.schedules.controller import STOPS, Step
 from stress.schedules.session import OPEN
 
-
 DEADLOCK: Final = "DeadlockDetected"
 
 
