@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +28,10 @@ from typing import Any, Self, cast
 import psycopg
 
 from engine.observer import LoggingObserver, Observer
-from engine.operation import Operation, Row, T, call, perform
+from engine.operation import Operation, Row, T, call
 from engine.picker import BIGINT, STATUSES, TERMINAL, Delivery, Job, Picker, Status
 from engine.pokes import Debounce, notify
-from engine.sessions import OutcomeUnknown, Sessions, Unavailable, connect, describe_error
+from engine.sessions import OutcomeUnknown, Session, Sessions, Unavailable
 from engine.statements import Catalogue
 from engine.values import UnstorableValue, check_key
 
@@ -217,12 +216,10 @@ class Client:
         poke_instance: str | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self._dsn, self._name = dsn, name
         self._picker, self._questions = Picker(), Questions()
         self._observer: Observer = LoggingObserver() if observer is None else observer
         self._poker = _Poker(poke_instance)
-        self._lock = threading.Lock()
-        self._connection: psycopg.Connection[Any] | None = None
+        self._session = Session(dsn, self._observer, name=name)
 
     def __enter__(self) -> Self:
         return self
@@ -232,10 +229,7 @@ class Client:
 
     def close(self) -> None:
         """Hang up. The next call connects again."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+        self._session.close()
 
     def insert(self, job: Job) -> int | None:
         """Insert one job. Returns its id, or None when its identity is occupied.
@@ -338,25 +332,7 @@ class Client:
                 self._observer.count("poke_failed")
 
     def _run(self, name: str, value: object, operation: Operation[T], report: Callable[[T], object]) -> T:
-        with self._lock:
-            if self._connection is None or self._connection.closed:
-                try:
-                    self._connection = connect(self._dsn, self._name)
-                except psycopg.OperationalError as error:
-                    raise Unavailable(name) from error
-            token = self._observer.invoke(name, value)
-            try:
-                result = perform(self._connection, operation)
-            except BaseException as error:
-                lost = not isinstance(error, Exception) or self._connection.closed
-                self._observer.complete(token, "info" if lost else "fail", describe_error(error))
-                if lost:
-                    self._connection.close()
-                    if isinstance(error, psycopg.Error):
-                        raise OutcomeUnknown(name) from error
-                raise
-            self._observer.complete(token, "ok", report(result))
-            return result
+        return self._session.run(name, value, operation, report)
 
 
 class AsyncClient:

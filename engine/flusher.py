@@ -183,7 +183,10 @@ class Flusher:
                 try:
                     return await self._sessions.run(
                         "flush",
-                        {"outcomes": [[c.id, c.claim, c.kind] for c in commits]},
+                        {
+                            "outcomes": [[c.id, c.claim, c.kind] for c in commits],
+                            "turns": [c.turn for c in commits],
+                        },
                         self._picker.flush(commits),
                         lambda ended: {
                             "xid": ended.xid,

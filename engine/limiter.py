@@ -47,7 +47,7 @@ MAX_CAPACITY = 2**31 - 1
 MAX_SHARDS = 1_024
 # How long a gate that a sweep found unused is kept. An admission that takes it for cold would have to be older.
 IDLE_GATE_MS = 60_000.0
-# Keys that one transaction counts. The planner cannot know how many arrays hold: it joins them in loops.
+# Keys that one transaction counts; it holds all of their shards meanwhile.
 COUNTED_KEYS = 200
 
 
@@ -241,7 +241,7 @@ class PostgresLimiter:
             if not keys:
                 return done
             yield Begin()
-            locked = yield call(self._sql["limiter/reconcile_lock"], keys)
+            locked = yield call(self._sql["limiter/reconcile_lock"], keys[0], keys[-1])
             if locked:
                 (counts,) = yield call(
                     self._sql["limiter/reconcile"],

@@ -162,7 +162,7 @@ class Node:
             sessions=sessions,
             observer=self._observer,
             name=f"{self._session_name}/pokes",
-            poked=self._poked,
+            poked=self._heard,
             debounce_ms=self._policy.poke_debounce_ms,
         )
 
@@ -211,6 +211,10 @@ class Node:
             self._poked(name)
         if self._pokes is not None:
             self._pokes.announce(names)
+
+    def _heard(self, queue: str | None) -> None:
+        """A notification for a queue; None: the node listens from here on, and what came before is unknown."""
+        self._poked(queue)
 
     def _poked(self, queue: str | None) -> None:
         """A queue may have work; None: any may."""

@@ -6,7 +6,8 @@ passes one that records; `Observers` is several of them at once.
 
 Events: `contended` (a race for a key was lost and tried again), `throttled` (a limiter said no), `stale` (an outcome
 came after its claim had ended), `reclaimed`, `reaped`, `expired`, `swept` (rows of the sweeps), `tick_failed`,
-`reconnect`, `poke_failed`, `poke_reconnect`, `refused`, `abandoned`, `lapsed`, and others that a part counts.
+`reconnect`, `poke_failed`, `poke_reconnect`, `refused`, `abandoned`, `lapsed`, `broadcast`, `broadcast_dropped`,
+`broadcast_failed`, `spawn_refused` (the relay's), and others that a part counts.
 """
 
 from __future__ import annotations
@@ -40,8 +41,20 @@ _SIZES_ASKED = {
     "release": "holds",
     "insert_many": "jobs",
     "admit": "ids",
+    "transport.publish": "messages",
+    "transport.ack": "messages",
 }
-_SIZES_TOLD = {"claim": "ids", "reap": "holds", "reclaim": "holds", "expire": "ids", "gc": "ids"}
+_SIZES_TOLD = {
+    "claim": "ids",
+    "reap": "holds",
+    "reclaim": "holds",
+    "expire": "ids",
+    "gc": "ids",
+    "relay.deliver": "seqs",
+    "relay.spawn": "seqs",
+    "relay.broadcast": "seqs",
+    "relay.timers": "fired",
+}
 
 
 def size_asked(operation: str, value: object) -> int | None:

@@ -9,6 +9,7 @@ no table meet at the catalogue's unique indexes, and one of them fails. Each mig
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -17,6 +18,10 @@ from engine.statements import Area, load_migrations, load_text
 
 # One arbitrary number for all processes; "pgrf" in ASCII.
 MIGRATION_LOCK = 0x70677266
+
+
+# SQL and its parameters in, rows out.
+Execute = Callable[[str, Sequence[Any] | None], Sequence[Any]]
 
 
 class SchemaTooNew(Exception):
@@ -28,28 +33,46 @@ def migrate(connection: psycopg.Connection[Any], area: Area = "picker") -> int:
 
     Takes a connection in autocommit mode. Raises SchemaTooNew when the database is ahead of this engine.
     """
-    migrations = load_migrations(area)
+
+    def execute(sql: str, parameters: Sequence[Any] | None) -> Sequence[Any]:
+        cursor: psycopg.Cursor[Any] = connection.execute(
+            sql, parameters, prepare=None if parameters else False
+        )
+        return cursor.fetchall() if cursor.description else []
+
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
-        connection.execute(load_text("schema/ensure.sql"))
-        found = schema_version(connection, area)
-        if found > len(migrations):
-            raise SchemaTooNew(
-                f"the {area}'s schema is at version {found}, this engine knows {len(migrations)}: upgrade it"
-            )
-        for migration in migrations[found:]:
-            connection.execute(migration.text)
-            connection.execute(
-                "INSERT INTO pgreferee_migrations (area, version, name) VALUES (%s, %s, %s)",
-                (area, migration.version, migration.name),
-            )
+        return migrate_within(execute, area)
+
+
+def migrate_within(execute: Execute, area: Area) -> int:
+    """As `migrate`, in a transaction that `execute` has begun with nothing yet, and that its owner commits.
+
+    `execute(sql, parameters)` answers with the rows; `parameters` is None for several statements in one text.
+    """
+    migrations = load_migrations(area)
+    # At another level, which may be the server's default, the snapshot would be older than the lock.
+    execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", None)
+    execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
+    execute(load_text("schema/ensure.sql"), None)
+    found = _version(execute, area)
+    if found > len(migrations):
+        raise SchemaTooNew(
+            f"the {area}'s schema is at version {found}, this engine knows {len(migrations)}: upgrade it"
+        )
+    for migration in migrations[found:]:
+        execute(migration.text, None)
+        execute(
+            "INSERT INTO pgreferee_migrations (area, version, name) VALUES (%s, %s, %s)",
+            (area, migration.version, migration.name),
+        )
     return len(migrations)
 
 
 def schema_version(connection: psycopg.Connection[Any], area: Area = "picker") -> int:
     """The last migration of an area that was applied; 0 where none was."""
-    row = connection.execute(
-        "SELECT coalesce(max(version), 0) FROM pgreferee_migrations WHERE area = %s", (area,)
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+    return _version(lambda sql, parameters: connection.execute(sql, parameters).fetchall(), area)
+
+
+def _version(execute: Execute, area: Area) -> int:
+    rows = execute("SELECT coalesce(max(version), 0) FROM pgreferee_migrations WHERE area = %s", (area,))
+    return int(rows[0][0])

@@ -6,6 +6,7 @@ An operation whose connection broke has an unknown outcome: it may have committe
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
@@ -13,7 +14,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine.observer import Observer
-from engine.operation import Operation, perform_async
+from engine.operation import Operation, perform, perform_async
 
 T = TypeVar("T")
 
@@ -32,7 +33,8 @@ def connect(dsn: str, name: str) -> psycopg.Connection[Any]:
     return connection
 
 
-async def _configure(connection: psycopg.AsyncConnection[Any]) -> None:
+async def configure(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Set up a pooled session for `engine.operation.perform_async`."""
     await connection.execute(ISOLATION)
 
 
@@ -42,6 +44,44 @@ class OutcomeUnknown(Exception):
 
 class Unavailable(Exception):
     """No session could be had: nothing was sent."""
+
+
+class Session:
+    """Runs operations on one connection, opened when it is needed. Threads may share it: one waits for another."""
+
+    def __init__(self, dsn: str, observer: Observer, *, name: str) -> None:
+        self._dsn, self._observer, self._name = dsn, observer, name
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def close(self) -> None:
+        """Hang up. The next operation connects again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def run(self, name: str, value: object, operation: Operation[T], report: Callable[[T], object]) -> T:
+        """Run one operation, as `Sessions.run`. An interruption closes the connection: nobody knows what it holds."""
+        with self._lock:
+            if self._connection is None or self._connection.closed:
+                try:
+                    self._connection = connect(self._dsn, self._name)
+                except psycopg.OperationalError as error:
+                    raise Unavailable(name) from error
+            token = self._observer.invoke(name, value)
+            try:
+                result = perform(self._connection, operation)
+            except BaseException as error:
+                lost = not isinstance(error, Exception) or self._connection.closed
+                self._observer.complete(token, "info" if lost else "fail", describe_error(error))
+                if lost:
+                    self._connection.close()
+                    if isinstance(error, psycopg.Error):
+                        raise OutcomeUnknown(name) from error
+                raise
+            self._observer.complete(token, "ok", report(result))
+            return result
 
 
 class Sessions:
@@ -55,7 +95,7 @@ class Sessions:
             max_size=size,
             open=False,
             timeout=SESSION_TIMEOUT_S,
-            configure=_configure,
+            configure=configure,
             kwargs={"autocommit": True, "application_name": name, "prepare_threshold": 0},
         )
 

@@ -74,6 +74,19 @@ def to_json(field: str, value: object) -> str:
     Equal as JSON: a tuple comes back as a list, and a float of 1e16 or more as the integer that its shortest decimal
     names, for jsonb keeps decimals.
     """
+    text = to_json_text(field, value)
+    if _NUL_ESCAPE.search(text):
+        raise UnstorableValue(f"{field} holds a NUL character, which jsonb cannot hold")
+    if len(text) > MAX_NUMBER_DIGITS and _LONG_NUMBER.search(text) and _has_long_number(value):
+        raise UnstorableValue(f"{field} holds a number of more than {MAX_NUMBER_DIGITS} digits")
+    return text
+
+
+def to_json_text(field: str, value: object) -> str:
+    """JSON text of a value that a `text` column gives back equal, NUL characters and all.
+
+    Raises UnstorableValue for what JSON cannot express, and what is too big or too deep. A tuple comes back as a list.
+    """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode())
@@ -83,12 +96,8 @@ def to_json(field: str, value: object) -> str:
         raise UnstorableValue(f"{field} cannot be written as JSON: {error}") from None
     if size > MAX_JSON_BYTES:
         raise UnstorableValue(f"{field} is {size} bytes of JSON; the limit is {MAX_JSON_BYTES}")
-    if _NUL_ESCAPE.search(text):
-        raise UnstorableValue(f"{field} holds a NUL character, which jsonb cannot hold")
     if (key := _key_that_is_no_text(value)) is not None:
         raise UnstorableValue(f"{field} has the key {key[0]!r}, which is not text")
-    if size > MAX_NUMBER_DIGITS and _LONG_NUMBER.search(text) and _has_long_number(value):
-        raise UnstorableValue(f"{field} holds a number of more than {MAX_NUMBER_DIGITS} digits")
     if (text.count("[") + text.count("{")) > MAX_JSON_DEPTH and _depth(value) > MAX_JSON_DEPTH:
         raise UnstorableValue(f"{field} nests more than {MAX_JSON_DEPTH} levels deep")
     return text

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.front_door import FrontDoor
+from invariants.areas import RULES
 from invariants.folder import judge_folder
 from invariants.mutants import REGISTRY
-from invariants.picker import PICKER_RULES
 from invariants.render import print_report, print_verdict
 
 
@@ -45,7 +45,7 @@ def list_() -> None:
     """The invariants with their statements, and the mutants."""
     console = Console()
     invariants = Table("invariant", "statement", box=box.SIMPLE_HEAD)
-    for rule in PICKER_RULES:
+    for rule in RULES:
         invariants.add_row(rule.name, rule.statement)
     console.print(invariants)
     mutants = Table("mutant", "what is broken", "caught by", box=box.SIMPLE_HEAD)

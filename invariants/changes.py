@@ -13,7 +13,8 @@ Every change of `gen_durable` belongs to one group:
     gone        deleted
 
 A rule names the groups that it looks at, and is not called for a transaction that has none of them. Signals,
-buckets and configurations come parsed, for there are few of them and several rules read each.
+buckets and configurations come parsed, for there are few of them and several rules read each. What a transaction
+did to the tables of the store and the transport stands in `stored` (`invariants/stored.py`), one group a table.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import Any, Final
 import msgspec
 
 from invariants.ledger.pgoutput import Relation, Row
-from invariants.ledger.state import Step
+from invariants.ledger.state import Key, Step
+from invariants.stored import Stored
 
 TABLE: Final = "gen_durable"
 EXECUTING, RUNNABLE = b"executing", b"runnable"
@@ -137,15 +139,19 @@ class Config(msgspec.Struct, frozen=True, gc=False):
 
 class Changes:
     """One transaction's changes by group, in the order in which they were made. `mask` names the groups that are
-    not empty; `row` looks up a job as it is after the transaction."""
+    not empty; `row` looks up a job as it is after the transaction, `find` a row of any table by name and key."""
 
     __slots__ = (
-        "born", "buckets", "claimed", "configs", "ended", "gone", "held", "mask", "moved", "row", "signals",
-        "stayed",
+        "born", "buckets", "claimed", "configs", "ended", "find", "gone", "held", "mask", "moved", "row", "signals",
+        "stayed", "stored",
     )  # fmt: skip
 
-    def __init__(self, row: Callable[[int], Row | None]) -> None:
+    def __init__(
+        self, row: Callable[[int], Row | None], find: Callable[[str, Key], Row | None] = lambda _, __: None
+    ) -> None:
         self.row = row
+        self.find = find
+        self.stored = Stored()
         self.mask = 0
         self.born: list[Transition] = []
         self.claimed: list[Transition] = []

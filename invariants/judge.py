@@ -16,13 +16,17 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from invariants.changes import Changes, Columns, Parser, Sorter
+from invariants.areas import AREAS, STORED_RULES
+from invariants.changes import BUCKETS, CONFIGS, SIGNALS, Changes, Columns, Parser, Sorter
 from invariants.evidence import Evidence, LedgerSummary
+from invariants.exercise import Exercise
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Relation, Row, Transaction, format_lsn, reduce
-from invariants.ledger.state import State, Step, Table
-from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES, TABLE, is_settled
+from invariants.ledger.state import Key, State, Step, Table
+from invariants.picker import PICKER_RULES, TABLE, is_settled
 from invariants.rules import Findings, Found, Rest, Rule
+from invariants.stored import TABLES as STORED_TABLES
+from invariants.stored import StoredParser
 from invariants.verdict import Judgement, Report, Violation, Witnessed, judgement
 from invariants.verdict import Row as EvidenceRow
 from invariants.witness import Witness
@@ -31,9 +35,11 @@ from invariants.witness import Witness
 MAX_EVIDENCE: Final = 12
 _MATTER: Final = ("status", "locked_by", "lease_expires_at", "attempt")
 _NEVER: Final = ("updated_at", "inserted_at")
+# What a row of the store carries for its user, and no rule's message is about.
+_BULKY: Final = ("data", "context", "entry")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Rules are made when the table's columns are known; where the ledger never names the table, with the engine's
-# own.
+# The picker's rules are made when its table's columns are known; where the ledger never names the table, with the
+# engine's own.
 _NO_COLUMNS = Columns(
     Relation(
         0, "public", TABLE,
@@ -47,18 +53,20 @@ _NO_COLUMNS = Columns(
     )
 )  # fmt: skip
 
+CONFIGURED: Final = SIGNALS | BUCKETS | CONFIGS
 # Tables that stand beside the jobs in the evidence: an inbox with its target, a bucket by itself.
 _BESIDES: Final = ("signals", "gen_durable_buckets")
 
 Transactions = Callable[[], Iterable[Transaction]]
-# What evidence is about: a job by its id, a bucket by kind and key.
+# What evidence is about: a job by its id, a bucket by kind and key, a row of the store by its table's subject.
 Subject = int | tuple[str, str]
 
 
 class Judge:
     """Feed it transactions in commit order, then `conclude`.
 
-    A rule that raises is out, and unknown with the exception as its reason; the others go on.
+    It holds the rules of all areas; a run has changes of some. A rule that raises is out, and unknown with the
+    exception as its reason; the others go on.
     """
 
     def __init__(self, witness: Witness | None = None) -> None:
@@ -68,12 +76,16 @@ class Judge:
         self._state = State({TABLE: self._is_settled})
         self._settled: Callable[[Row], bool] = lambda _: False
         self._columns: Columns | None = None
-        self._rules: list[Rule] = []
+        self._picker_rules: list[Rule] = []
+        self._stored_rules: list[Rule] = [rule(None, witness) for rule in STORED_RULES]
+        self._rules = self._stored_rules
+        self.exercise: Exercise | None = None
         self._sorter: Sorter | None = None
         self._parser = Parser()
+        self._stored = StoredParser()
         # Which rules look at a transaction, by the groups that it has.
         self._listeners: dict[int, list[Rule]] = {}
-        # Transactions from before the first job: configurations are set at boot.
+        # What the picker's rules have missed: configurations are set before the first job.
         self._early: list[tuple[Transaction, Changes]] = []
         self.raised: dict[str, str] = {}
         self._broken: str | None = None
@@ -101,14 +113,14 @@ class Judge:
         except Exception as error:  # noqa: BLE001  # unknown, never held
             self._broken = f"the ledger cannot be replayed: {type(error).__name__}: {error}"
             return
-        if self._sorter is None:
-            if changes.mask:
-                self._early.append((transaction, changes))
-            return
+        if self._sorter is None and changes.mask & CONFIGURED:
+            self._early.append((transaction, changes))
         self._feed(transaction, changes)
 
     def _feed(self, transaction: Transaction, changes: Changes) -> None:
         mask = changes.mask
+        if self.exercise is not None and self.exercise.groups & mask:
+            self._count(self.exercise, transaction, changes)
         listeners = self._listeners.get(mask)
         if listeners is None:
             listeners = self._listeners[mask] = [rule for rule in self._rules if rule.groups & mask]
@@ -118,9 +130,16 @@ class Judge:
             except Exception as error:  # noqa: BLE001  # unknown, never held
                 self._out(rule, error)
 
+    def _count(self, exercise: Exercise, transaction: Transaction, changes: Changes) -> None:
+        """Figures that cannot be had cost no verdict."""
+        try:
+            exercise.transaction(transaction, changes)
+        except Exception:  # noqa: BLE001
+            self.exercise = None
+
     def _replay(self, transaction: Transaction) -> Changes:
         apply, replay, sorter = self._state.apply, self._state.replay, self._sorter
-        changes = Changes(self._row)
+        changes = Changes(self._row, self._find)
         for change in transaction.changes:
             name = change.relation.name
             if name == TABLE:
@@ -131,6 +150,11 @@ class Judge:
                         sorter.add(changes, step.old, step.new)
                 else:
                     sorter.add(changes, *replay(change))
+            elif name in STORED_TABLES and change.kind != "truncate":
+                changes.mask |= self._stored.add(changes.stored, change.relation, *replay(change))
+            elif name in STORED_TABLES:
+                for step in apply(change):
+                    changes.mask |= self._stored.add(changes.stored, step.relation, step.old, step.new)
             else:
                 for step in apply(change):
                     self._parser.add(changes, step)
@@ -145,19 +169,28 @@ class Judge:
         return self._sorter
 
     def _make_rules(self, columns: Columns) -> None:
-        self._rules = [rule(columns, self._witness) for rule in PICKER_RULES]
+        self._picker_rules = self._rules = [rule(columns, self._witness) for rule in PICKER_RULES]
+        self._listeners.clear()
+        self.exercise = None if self._witness is None else Exercise(columns, self._witness)
         early, self._early = self._early, []
         for transaction, changes in early:
             self._feed(transaction, changes)
+        self._rules = [*self._picker_rules, *self._stored_rules]
+        self._listeners.clear()
 
     def _row(self, number: int) -> Row | None:
         """A job as it is after the transaction that is being judged."""
         table = self._state.table(TABLE)
         return None if table is None else table.get(str(number).encode())
 
+    def _find(self, name: str, key: Key) -> Row | None:
+        """A row of any table as it is after the transaction that is being judged."""
+        table = self._state.table(name)
+        return None if table is None else table.get(key)
+
     def conclude(self, evidence: Evidence, summary: LedgerSummary) -> list[tuple[Rule, str | None]]:
         """Every rule, with the reason why it cannot be held, if there is one."""
-        if not self._rules:
+        if not self._picker_rules:
             self._make_rules(_NO_COLUMNS)
         rest = Rest(evidence, summary, self._witness, self.table(TABLE))
         return [(rule, self._conclude(rule, rest)) for rule in self._rules]
@@ -222,17 +255,18 @@ def judge(
     judgements: list[Judgement] = []
     for rule, reason in concluded:
         mine = [violations[id(one)] for one in rule.findings.first]
-        expected = (
-            evidence.exercises is None
-            or rule.name in evidence.exercises
-            or rule.name in ALWAYS_EXERCISED
-            or rule.name in first.raised
+        expected = rule.name in first.raised or any(
+            AREAS[area].expects(rule.name, evidence.exercises) for area in evidence.areas
         )
         judgements.append(
             judgement(rule.name, rule.checked, rule.findings.count, mine, reason, expected=expected)
         )
     return Report(
-        tuple(judgements), first.transactions, first.changes, 0 if operations is None else len(operations)
+        tuple(judgements),
+        first.transactions,
+        first.changes,
+        0 if operations is None else len(operations),
+        {} if first.exercise is None else first.exercise.counts,
     )
 
 
@@ -241,12 +275,16 @@ def collect(
 ) -> dict[int, Violation]:
     """The violations with their transactions, keyed by the identity of what was found."""
     wanted: set[Subject] = {row for one in found for row in one.rows}
-    wanted |= {bucket for one in found for bucket in one.buckets}
+    wanted |= {subject for one in found for subject in one.subjects}
     seen: dict[Subject, list[tuple[Transaction, EvidenceRow]]] = {subject: [] for subject in wanted}
-    state, columns, parser = State(), None, Parser()
+    state, columns, parser, stored = State(), None, Parser(), StoredParser()
     for transaction in transactions() if wanted else ():
         for change in transaction.changes:
             name = change.relation.name
+            if name in STORED_TABLES:
+                for step in state.apply(change):
+                    _collect_stored(transaction, step, stored, seen)
+                continue
             if name != TABLE and name not in _BESIDES:
                 continue
             if columns is None and name == TABLE:
@@ -256,6 +294,28 @@ def collect(
                 if found_in is not None:
                     found_in.append((transaction, _evidence(step, columns, parser)))
     return {id(one): _violation(one, seen, witness) for one in found}
+
+
+def _collect_stored(
+    transaction: Transaction,
+    step: Step,
+    parser: StoredParser,
+    seen: dict[Subject, list[tuple[Transaction, EvidenceRow]]],
+) -> None:
+    row = step.old if step.new is None else step.new
+    assert row is not None
+    for subject in parser.subjects(step.relation, row):
+        found_in = seen.get(subject)
+        if found_in is not None:
+            names = step.relation.columns
+            keep = [place for place, name in enumerate(names) if name not in _BULKY]
+            evidence = EvidenceRow(
+                parser.known_by(step.relation, row),
+                reduce(step.old, names, keep),
+                reduce(step.new, names, keep),
+                step.relation.name,
+            )
+            found_in.append((transaction, evidence))
 
 
 def _subject(step: Step, columns: Columns | None, parser: Parser) -> Subject:
@@ -287,7 +347,7 @@ def _violation(
     one: Found, seen: dict[Subject, list[tuple[Transaction, EvidenceRow]]], witness: Witness | None
 ) -> Violation:
     rows: dict[int, tuple[Transaction, list[EvidenceRow]]] = {}
-    subjects: list[Subject] = [*one.rows, *one.buckets]
+    subjects: list[Subject] = [*one.rows, *one.subjects]
     for number in subjects:
         last: deque[tuple[Transaction, EvidenceRow]] = deque(maxlen=MAX_EVIDENCE)
         last.extend(entry for entry in seen[number] if one.number is None or entry[0].number <= one.number)
@@ -303,7 +363,7 @@ def _violation(
 def _witnessed(transaction: Transaction, rows: Sequence[EvidenceRow], witness: Witness | None) -> Witnessed:
     held = [row for row in rows if row.after.get("status") == "executing"]
     started = [row.after["locked_by"] or "" for row in held if row.before.get("status") != "executing"]
-    born = [row.id for row in rows if not row.before and row.table == TABLE]
+    born = [int(row.id) for row in rows if not row.before and row.table == TABLE]
     return Witnessed(
         transaction.number,
         transaction.xid,
@@ -311,7 +371,9 @@ def _witnessed(transaction: Transaction, rows: Sequence[EvidenceRow], witness: W
         (_EPOCH + timedelta(microseconds=transaction.committed_us)).isoformat(" "),
         None
         if witness is None
-        else witness.who(transaction.xid, started, born) or _renewed_by(held, witness),
+        else witness.who(transaction.xid, started, born)
+        or _renewed_by(held, witness)
+        or _stored_by(rows, witness),
         tuple(rows),
     )
 
@@ -322,6 +384,20 @@ def _renewed_by(held: Sequence[EvidenceRow], witness: Witness) -> str | None:
         claim = witness.claims.get(row.after["locked_by"] or "")
         if claim is not None and row.before.get("lease_expires_at") != row.after.get("lease_expires_at"):
             return f"{claim.process} heartbeat"
+    return None
+
+
+def _stored_by(rows: Sequence[EvidenceRow], witness: Witness) -> str | None:
+    """Whose commit, or whose claim of a group it was."""
+    for row in rows:
+        if row.table == "executions" and row.after:
+            for operation in witness.commits.get((str(row.id), int(row.after["version"] or 0)), ()):
+                if operation.type == "ok":
+                    return f"{operation.process} {operation.f}"
+        if row.table == "transport_groups" and row.after.get("locked_by") is not None:
+            claimed = witness.tokens.get(row.after["locked_by"] or "")
+            if claimed is not None and row.before.get("locked_by") != row.after["locked_by"]:
+                return f"{claimed.process} {claimed.f}"
     return None
 
 

@@ -425,8 +425,7 @@ class GcSafe:
         self.checked = 0
         self.findings = Findings()
         self._c = columns
-        retention_ms = None if witness is None else witness.retention_ms
-        self._retention_us = 0.0 if retention_ms is None else retention_ms * 1000
+        self._witness = witness
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         c = self._c
@@ -439,10 +438,11 @@ class GcSafe:
                 )
                 continue
             age_us = transaction.committed_us - microseconds(t.old[c.updated_at] or b"")
-            if age_us < self._retention_us:
+            kept_us = self._kept_us(t.id)
+            if age_us < kept_us:
                 self.findings.add(
                     f"row {t.id} was collected {age_us / 1e6:.3f} s after its end, and was to be kept for "
-                    f"{self._retention_us / 1e6:.3f} s",
+                    f"{kept_us / 1e6:.3f} s",
                     [t.id],
                     transaction.number,
                 )
@@ -455,6 +455,12 @@ class GcSafe:
                     [int(parent), t.id],
                     transaction.number,
                 )
+
+    def _kept_us(self, row: int) -> float:
+        """For how long the row was to be kept: as its collector says; where none does, as the most hurried one."""
+        if self._witness is None or self._witness.retention_ms is None:
+            return 0.0
+        return 1000 * self._witness.kept_ms.get(row, self._witness.retention_ms)
 
     def conclude(self, _: Rest) -> str | None:
         return None

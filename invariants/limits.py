@@ -1,4 +1,4 @@
-"""Gates and rate limits: what the counters promise, held against what was admitted.
+"""Gates, and the counters of both kinds of limit: what they promise, held against what was admitted.
 
 What the rules lean on (picker.md §3, §6, engine/limiter.py):
 
@@ -7,23 +7,17 @@ What the rules lean on (picker.md §3, §6, engine/limiter.py):
    from the transaction that changed a bucket of its key and touched the row while it went on executing, until its
    claim ends or changes key.
 2. A slot is freed by the end of a claim and credited later, so a counter may lag behind the truth, never lead it.
-3. A rate limit is spent by the rows that an admission was told it let in. Times are those of the operations:
-   a grant happened somewhere between its invoke and its completion, and every bound is taken on the lenient side.
-4. A configured capacity may change while rows hold the old one; until the key's shards add up to the new capacity,
+3. A configured capacity may change while rows hold the old one; until the key's shards add up to the new capacity,
    the old one counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Any, Final
-
-import msgspec
 
 from invariants.changes import (
     BUCKETS,
-    CLAIMED,
     CONFIGS,
     ENDED,
     GONE,
@@ -38,10 +32,9 @@ from invariants.changes import (
     config_name,
     string,
 )
-from invariants.history.operations import Operation
-from invariants.ledger.pgoutput import Row, Transaction
+from invariants.ledger.pgoutput import Transaction
 from invariants.rules import Findings, Rest
-from invariants.witness import Witness, error_of
+from invariants.witness import Witness, error_of, lone
 
 GATE, RATE = "conc", "rate"
 # Counters are doubles: sums in another order differ in the last digits.
@@ -221,7 +214,9 @@ class SlotConservation:
             for shard, level in self._levels.now.get(key, {}).items():
                 self.checked += 1
                 taken = self._admitted.by_shard.get((key, shard), 0)
-                if level.available + taken > level.capacity + TOLERANCE or level.available < -TOLERANCE:
+                # Below zero a level cannot go, also where more execute than a lowered capacity has room for.
+                free = max(0.0, level.capacity - taken)
+                if not -TOLERANCE <= level.available <= free + TOLERANCE:
                     self.findings.add(
                         f"shard {shard} of gate {key} has {level.available:g} of {level.capacity:g} slots free "
                         f"while {taken} admitted rows execute on it",
@@ -303,249 +298,6 @@ class ShardsWhole:
         return None
 
 
-class Grant(msgspec.Struct, frozen=True, gc=False):
-    """What one admission spent of one rate key."""
-
-    weight: float
-    start_ns: int
-    end_ns: int
-    row: int
-    operation: Operation
-
-
-class Spending:
-    """Which weight each claimed row asks of which rate key, as its row said.
-
-    A row that is continued in line may ask for something else, or for nothing, under the same claim, and what an
-    admission was asked cannot be told from its ids. Such a row counts with no weight, and is no witness of liveness.
-    """
-
-    def __init__(self, columns: Columns) -> None:
-        self._rate, self._weight, self._claim = columns.rate_limit, columns.weight, columns.locked_by
-        self._key = columns.concurrency_key
-        self._step = itemgetter(*columns.only("step", "state", "turn"))
-        self._asked: dict[tuple[int, str], tuple[str, float, str | None]] = {}
-        self._unclear: set[tuple[int, str]] = set()
-
-    def observe(self, changes: Changes) -> None:
-        """Follow claims and continuations."""
-        rate = self._rate
-        for t in changes.claimed:
-            if t.new is not None and t.new[rate] is not None:
-                row = t.new
-                self._asked[self._name(t.id, row)] = (
-                    string(row[rate]) or "",
-                    float(row[self._weight] or 1),
-                    string(row[self._key]),
-                )
-        for t in changes.stayed:
-            assert t.old is not None
-            assert t.new is not None
-            if t.new[rate] is None and t.old[rate] is None:
-                continue
-            if self._step(t.old) != self._step(t.new):
-                name = self._name(t.id, t.new)
-                self._asked.pop(name, None)
-                self._unclear.add(name)
-
-    def _name(self, number: int, row: Row) -> tuple[int, str]:
-        return number, string(row[self._claim]) or ""
-
-    def asked(self, row: int, claim: str) -> tuple[str, float, str | None] | None:
-        """Rate key, weight and concurrency key; None for a row without a rate, and for one that is unclear."""
-        return self._asked.get((row, claim))
-
-    def unclear(self, row: int, claim: str) -> bool:
-        """Whether it may have spent something of some rate."""
-        return (row, claim) in self._unclear
-
-
-class RateBudget:
-    """No window sees more weight than the burst and what the rate brings in its length."""
-
-    name = "rate-budget"
-    statement = "per rate key, the weight granted in any window of w seconds is at most burst + rate * w"
-    groups = CLAIMED | STAYED | CONFIGS
-    needs_ledger, needs_history, needs_rest = True, True, False
-
-    def __init__(self, columns: Columns, witness: Witness | None) -> None:
-        self.checked = 0
-        self.findings = Findings()
-        self._witness = witness
-        self._spending = Spending(columns)
-        self._policies = Policies(RATE)
-
-    def transaction(self, _: Transaction, changes: Changes) -> None:
-        self._policies.observe(changes.configs)
-        self._spending.observe(changes)
-
-    def conclude(self, _: Rest) -> str | None:
-        if self._witness is None:
-            return None
-        granted: dict[str, list[Grant]] = {}
-        for o in self._witness.limiters:
-            if o.f != "admit" or o.type != "ok" or o.end_ns is None:
-                continue
-            for row, _shard in o.result["admitted"]:
-                asked = self._spending.asked(row, o.value["claim"])
-                if asked is not None:
-                    granted.setdefault(asked[0], []).append(Grant(asked[1], o.start_ns, o.end_ns, row, o))
-        for key, grants in granted.items():
-            policies = self._policies.ever.get(config_name(key))
-            if policies:
-                rate = max(policy.rate or 0.0 for policy in policies)
-                self._windows(key, grants, rate, max(policy.capacity for policy in policies))
-        return None
-
-    def _windows(self, key: str, grants: list[Grant], rate: float, burst: float) -> None:
-        """The window that exceeds its budget by most, in one pass: with S the running sum, a window from i to j holds
-        S(j) - S(i-1), and its budget is burst + rate * (end(j) - begin(i)), where begin(i) is the earliest start of
-        all that ended at i or later."""
-        grants.sort(key=lambda grant: grant.end_ns)
-        begins = [0] * len(grants)
-        earliest = 2**63
-        for place in range(len(grants) - 1, -1, -1):
-            earliest = min(earliest, grants[place].start_ns)
-            begins[place] = earliest
-        total, best, best_from = 0.0, float("-inf"), 0
-        origin = begins[0]
-        for place, grant in enumerate(grants):
-            self.checked += 1
-            open_here = rate * (begins[place] - origin) / 1e9 - total
-            if open_here > best:
-                best, best_from = open_here, place
-            total += grant.weight
-            excess = total - rate * (grant.end_ns - origin) / 1e9 + best - burst
-            if excess > TOLERANCE * max(1.0, burst):
-                window = grants[best_from : place + 1]
-                seconds = (grant.end_ns - begins[best_from]) / 1e9
-                spent = sum(one.weight for one in window)
-                self.findings.add(
-                    f"rate {key} granted a weight of {spent:g} within {seconds:.6f} s; its burst of {burst:g} and "
-                    f"its rate of {rate:g} a second allow {burst + rate * seconds:g}",
-                    [one.row for one in window][-3:],
-                    None,
-                    list({id(one.operation): one.operation for one in window}.values())[-3:],
-                    [(RATE, key)],
-                )
-                return
-
-
-class RateLiveness:
-    """What has waited for long enough, with nobody in its way, is let in.
-
-    After t seconds without a grant every shard holds at least min(burst, rate * t) of its share, however the last
-    grants were spread. So a denied row that stood first for its key, whose weight is at most the burst, and for
-    whose key the last grant lies weight/rate seconds back, was denied wrongly. Judged only where nothing else was
-    under way that could hold the key's counters or the row.
-    """
-
-    name = "rate-liveness"
-    statement = (
-        "a lone picker sees the full burst: a step with weight ≤ burst, at the head of an idle queue, is "
-        "admitted within weight/rate seconds, for every legal config"
-    )
-    groups = CLAIMED | STAYED | CONFIGS
-    needs_ledger, needs_history, needs_rest = True, True, False
-
-    def __init__(self, columns: Columns, witness: Witness | None) -> None:
-        self.checked = 0
-        self.findings = Findings()
-        self._witness = witness
-        self._spending = Spending(columns)
-        self._policies = Policies(RATE)
-        self._gates = Policies(GATE)
-
-    def transaction(self, _: Transaction, changes: Changes) -> None:
-        self._policies.observe(changes.configs)
-        self._gates.observe(changes.configs)
-        self._spending.observe(changes)
-
-    def conclude(self, _: Rest) -> str | None:
-        if self._witness is None:
-            return None
-        by_key: dict[str, list[Operation]] = {}
-        # What may draw on any key, or hold its shards.
-        general: list[Operation] = []
-        for o in self._witness.limiters:
-            if o.f != "admit":
-                if o.f not in ("credit", "reconcile"):
-                    general.append(o)
-                continue
-            claim = o.value["claim"]
-            if any(self._spending.unclear(row, claim) for row in o.value["ids"]):
-                general.append(o)
-                continue
-            asked = {entry[0] for row in o.value["ids"] if (entry := self._spending.asked(row, claim))}
-            for key in asked:
-                by_key.setdefault(key, []).append(o)
-        for key, operations in by_key.items():
-            policy = self._policies.now.get(config_name(key))
-            if policy is None or len(self._policies.ever[config_name(key)]) != 1:
-                continue
-            mine = {id(o) for o in operations}
-            merged = sorted([*operations, *general], key=lambda o: o.start_ns)
-            self._key(key, policy, merged, mine)
-        return None
-
-    def _key(self, key: str, policy: Policy, operations: Sequence[Operation], mine: set[int]) -> None:
-        """All that bears on one key, in the order of its start."""
-        last: int | None = None
-        rate = policy.rate or 0.0
-        for o, alone in lone(operations):
-            if o.type == "info" or o.end_ns is None:
-                # Whether and when it drew is unknown from here on.
-                return
-            if id(o) not in mine or o.type != "ok":
-                last = o.end_ns if o.f == "admit" else last
-                continue
-            head = self._head(o, key)
-            if alone and head is not None and head[1] <= policy.capacity:
-                waited_s = float("inf") if last is None else (o.start_ns - last) / 1e9
-                if last is None or (rate > 0 and waited_s >= head[1] / rate + TOLERANCE):
-                    self.checked += 1
-                    if head[0] in o.result["denied"] and not self._was_locked(head[0], o):
-                        self._denied(key, policy, o, head, waited_s)
-            admitted = {row for row, _ in o.result["admitted"]}
-            if any(
-                (entry := self._spending.asked(row, o.value["claim"])) and entry[0] == key for row in admitted
-            ):
-                last = o.end_ns
-
-    def _was_locked(self, row: int, admit: Operation) -> bool:
-        """Whether something else may have held the row: an admission passes over a row that a heartbeat renews."""
-        assert self._witness is not None
-        for o in self._witness.operations:
-            over = o.end_ns is not None and o.end_ns < admit.start_ns
-            if over or o.start_ns > (admit.end_ns or 0) or o.f not in ("heartbeat", "reap", "signal"):
-                continue
-            if o.f != "heartbeat" or any(held == row for held, _ in o.value["holds"]):
-                return True
-        return False
-
-    def _denied(
-        self, key: str, policy: Policy, o: Operation, head: tuple[int, float], waited_s: float
-    ) -> None:
-        since = "ever" if waited_s == float("inf") else f"for {waited_s:.3f} s"
-        self.findings.add(
-            f"row {head[0]} asks {head[1]:g} of rate {key} (burst {policy.capacity:g}, {policy.rate:g} a second), "
-            f"stood first, and was denied though nothing was granted {since}",
-            [head[0]],
-            None,
-            [o],
-            [(RATE, key)],
-        )
-
-    def _head(self, o: Operation, key: str) -> tuple[int, float] | None:
-        """The first row of the admission that asks for the key, with its weight; None where a gate may deny it."""
-        for row in o.value["ids"]:
-            asked = self._spending.asked(row, o.value["claim"])
-            if asked is not None and asked[0] == key:
-                gated = asked[2] is not None and config_name(asked[2]) in self._gates.ever
-                return None if gated else (row, asked[1])
-        return None
-
-
 class QuietLimiter:
     """A limiter's statement that nobody races with breaks no constraint, and need not be tried again."""
 
@@ -581,13 +333,3 @@ class QuietLimiter:
                 continue
             self.findings.add(f"{o.f} of {o.process}, with no other writer about, {what}", (), None, [o])
         return None
-
-
-def lone(operations: Sequence[Operation]) -> Iterator[tuple[Operation, bool]]:
-    """Each operation, and whether none of the others was under way with it. They come sorted by their start."""
-    busy_until = -1
-    for place, o in enumerate(operations):
-        end = 2**63 if o.end_ns is None else o.end_ns
-        following = operations[place + 1].start_ns if place + 1 < len(operations) else 2**63
-        yield o, o.start_ns > busy_until and (following > end or place + 1 == len(operations))
-        busy_until = max(busy_until, end)

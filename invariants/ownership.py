@@ -23,6 +23,7 @@ from typing import Final
 from invariants.changes import (
     BORN,
     CLAIMED,
+    CONFIGS,
     ENDED,
     EXECUTING,
     GONE,
@@ -37,6 +38,7 @@ from invariants.changes import (
     Changes,
     Columns,
     Transition,
+    config_name,
 )
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Row, Transaction
@@ -77,6 +79,9 @@ class SingleOwner:
         self._locked_by = columns.locked_by
         # What an admission's stamp leaves alone.
         self._step = itemgetter(*columns.all_but("concurrency_shard", "updated_at"))
+        self._turn = columns.only("turn")
+        # Rows under the claims under which an admission stamped them.
+        self._stamped: set[tuple[int, str]] = set()
         self._witness = witness
         self._claims: dict[bytes, int] = {}
         self._seen: set[tuple[int, int]] = set()
@@ -143,8 +148,12 @@ class SingleOwner:
                 [t.id],
                 transaction.number,
             )
-        elif self._witness is not None and self._step(t.old) != self._step(t.new):
+        elif self._witness is None:
+            return
+        elif self._step(t.old) != self._step(t.new):
             self._continued(transaction, t, text(old))
+        else:
+            self._stamped.add((t.id, text(old)))
 
     def _continued(self, transaction: Transaction, t: Transition, claim: str) -> None:
         witness = self._witness
@@ -159,7 +168,7 @@ class SingleOwner:
                 )
             return
         self._seen.add((transaction.xid, t.id))
-        problem = _wrong_end(ender, t.id, claim, "continue", t.after)
+        problem = _wrong_end(ender, t.id, claim, "continue", t.after) or self._wrong_turn(ender, t, claim)
         if problem is not None:
             self.findings.add(f"row {t.id}: {problem}", [t.id], transaction.number, [ender.operation])
 
@@ -248,9 +257,23 @@ class SingleOwner:
                 )
             return
         self._seen.add((transaction.xid, t.id))
-        problem = _wrong_end(ender, t.id, claim, shape, t.after)
+        problem = _wrong_end(ender, t.id, claim, shape, t.after) or self._wrong_turn(ender, t, claim)
         if problem is not None:
             self.findings.add(f"row {t.id}: {problem}", [t.id], transaction.number, [ender.operation])
+
+    def _wrong_turn(self, ender: Ender, t: Transition, claim: str) -> str | None:
+        """A claim goes on turn by turn: an outcome of an earlier one is stale though its claim still holds the row."""
+        meant = ender.turns.get((t.id, claim))
+        if meant is None or not self._turn:
+            return None
+        assert t.old is not None
+        turn = int(t.old[self._turn[0]] or 0)
+        if meant == turn:
+            return None
+        return (
+            f"{ender.operation.f} of {ender.operation.process} carried an outcome of turn {meant} of claim {claim}, "
+            f"which stood at turn {turn}: a stale outcome changed something"
+        )
 
     def _unknown_could(self, w: Witness, row: int, claim: str, shape: str, after: bytes | None) -> bool:
         if any(after in ENDS_OF_KIND.get(kind, ()) for _, kind in w.unknown_flushes.get((row, claim), ())):
@@ -272,6 +295,19 @@ class SingleOwner:
                 )
         if not rest.summary.complete:
             return None
+        for operation in self._witness.limiters:
+            if operation.f != "admit" or operation.type != "ok":
+                continue
+            claim = operation.value["claim"]
+            for row, shard in operation.result["admitted"]:
+                if shard is not None and (row, claim) not in self._stamped:
+                    self.findings.add(
+                        f"{operation.process} was told that row {row} may start under claim {claim} with a slot of "
+                        f"shard {shard}, and no slot was stamped on it under that claim",
+                        [row],
+                        None,
+                        [operation],
+                    )
         for xid, operation in self._witness.enders.items():
             for row, claim in committed(operation):
                 if (xid, row) not in self._seen:
@@ -286,11 +322,12 @@ class SingleOwner:
 
 
 class ConcurrencyExclusion:
-    """At most one executing row per ungated key."""
+    """At most one executing row per ungated key. A shard on a row does not make its key a gate's: the configuration
+    does."""
 
     name = "k1-exclusion"
     statement = "at every commit at most one executing row per concurrency key that is not a configured gate"
-    groups = BORN | CLAIMED | STAYED | ENDED | GONE
+    groups = BORN | CLAIMED | STAYED | ENDED | GONE | CONFIGS
     needs_ledger, needs_history, needs_rest = True, False, False
 
     def __init__(self, columns: Columns, _: Witness | None) -> None:
@@ -298,18 +335,24 @@ class ConcurrencyExclusion:
         self.findings = Findings()
         self._key, self._shard = columns.concurrency_key, columns.concurrency_shard
         self._executing: dict[bytes, set[int]] = {}
+        # The key that a row is counted under, for gates may come while it executes.
+        self._held: dict[int, bytes] = {}
+        self._gates: set[str] = set()
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         touched: set[bytes] = set()
         key = self._key
+        self._gates.update(config.name for config in changes.configs if config.kind == "conc")
         for group in (changes.born, changes.claimed, changes.stayed, changes.ended, changes.gone):
             for t in group:
                 row = t.old if t.new is None else t.new
                 assert row is not None
                 if row[key] is None and (t.old is None or t.old[key] is None):
                     continue
-                held = self._holds(t.before, t.old)
+                held = self._held.pop(t.id, None)
                 holds = self._holds(t.after, t.new)
+                if holds is not None:
+                    self._held[t.id] = holds
                 if held == holds:
                     continue
                 if held is not None:
@@ -331,9 +374,12 @@ class ConcurrencyExclusion:
                 )
 
     def _holds(self, status: bytes | None, row: Row | None) -> bytes | None:
-        return (
-            row[self._key] if status == EXECUTING and row is not None and row[self._shard] is None else None
-        )
+        if status != EXECUTING or row is None or (key := row[self._key]) is None:
+            return None
+        if row[self._shard] is None:
+            return key
+        # A ledger that names no gate at all cannot tell.
+        return None if not self._gates or config_name(text(key)) in self._gates else key
 
     def conclude(self, _: Rest) -> str | None:
         return None
@@ -476,6 +522,24 @@ class LeaseRespect:
                     transaction.number,
                     [operation] if operation is not None and reclaimed else [],
                 )
+            elif reclaimed and left_us > 0:
+                self._from_the_living(transaction, t, operation)
+
+    def _from_the_living(self, transaction: Transaction, t: Transition, operation: Operation | None) -> None:
+        """A boot's margin is for what a dead process left: whoever lives renews, by intervals of its own."""
+        assert self._witness is not None
+        assert operation is not None
+        assert t.old is not None
+        claim = text(t.old[self._c.locked_by])
+        claimed = self._witness.outlived(claim, operation)
+        if claimed is not None:
+            self.findings.add(
+                f"claim {claim} of row {t.id} was taken back by a boot of {operation.process} before its lease had "
+                f"run out, and {claimed.process}, which made it, was at work afterwards",
+                [t.id],
+                transaction.number,
+                [claimed, operation],
+            )
 
     def _spare_us(self, operation: Operation | None) -> float:
         """How much of a lease may be left: a reclaim's margin, also that of one that nobody knows the end of."""

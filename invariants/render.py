@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from invariants.areas import AREAS
 from invariants.verdict import Judgement, Report, Row, Violation, Witnessed
 
 STYLES = {"held": "green", "violated": "bold red", "unknown": "yellow", "not_exercised": "dim"}
-NOUNS = {"gen_durable": "row", "signals": "signal", "gen_durable_buckets": "shard"}
+NOUNS = {
+    "gen_durable": "row", "signals": "signal", "gen_durable_buckets": "shard", "executions": "execution",
+    "outbox": "emit", "processed_events": "processed event", "timers": "timer", "spawns": "spawn", "trace": "step",
+    "transport_messages": "message", "transport_groups": "group",
+}  # fmt: skip
 SHOWN = 3
 MAX_VALUE = 60
 
@@ -23,6 +30,18 @@ def print_report(console: Console, report: Report, shown: int = SHOWN) -> None:
             print_violation(console, judgement, violation)
         if judgement.violated > shown:
             console.print(f"… and {judgement.violated - shown:,} more violations of {judgement.invariant}\n")
+
+
+def print_exercises(console: Console, counts: Mapping[str, int]) -> None:
+    """What bit during the load, and what did not, in one line; nothing where nothing was counted."""
+    if not counts:
+        return
+    happened = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    missing = [name.replace("_", " ") for name, count in counts.items() if not count]
+    line = "under load: " + (", ".join(happened) or "nothing")
+    if missing:
+        line += f"; not exercised: {', '.join(missing)}"
+    console.print(line, soft_wrap=True)
 
 
 def print_verdict(console: Console, verdict: str, reason: str | None) -> None:
@@ -42,7 +61,10 @@ def invariants_table(report: Report) -> Table:
     table.add_column("violations", justify="right")
     if any(j.reason for j in report.judgements):
         table.add_column("reason", overflow="fold")
+    silent = _silent(report)
     for j in report.judgements:
+        if j.invariant in silent:
+            continue
         table.add_row(
             j.invariant,
             Text(j.verdict.replace("_", " "), STYLES[j.verdict]),
@@ -51,6 +73,13 @@ def invariants_table(report: Report) -> Table:
             *([Text(j.reason or "")] if len(table.columns) > 4 else []),
         )
     return table
+
+
+def _silent(report: Report) -> set[str]:
+    """The rules of areas that the run was not about at all."""
+    exercised = {j.invariant for j in report.judgements if j.verdict != "not_exercised"}
+    names = ({rule.name for rule in area.rules} for area in AREAS.values())
+    return {name for area in names if not area & exercised for name in area}
 
 
 def print_violation(console: Console, judgement: Judgement, violation: Violation) -> None:

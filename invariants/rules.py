@@ -29,13 +29,14 @@ _MICROSECOND = timedelta(microseconds=1)
 
 class Found(msgspec.Struct, frozen=True):
     """A violation as a rule states it: prose, the jobs it is about (their inboxes are shown with them), the
-    transaction in which it showed, and the buckets it is about as (kind, key)."""
+    transaction in which it showed, and what else it is about: a bucket as (kind, key), a row of the store as its
+    table's subject (`invariants/stored.py`)."""
 
     summary: str
     rows: tuple[int, ...] = ()
     number: int | None = None
     operations: tuple[Operation, ...] = ()
-    buckets: tuple[tuple[str, str], ...] = ()
+    subjects: tuple[tuple[str, str], ...] = ()
 
 
 class Findings:
@@ -51,12 +52,12 @@ class Findings:
         rows: Sequence[int] = (),
         number: int | None = None,
         operations: Sequence[Operation] = (),
-        buckets: Sequence[tuple[str, str]] = (),
+        subjects: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Note one violation."""
         self.count += 1
         if len(self.first) < MAX_VIOLATIONS:
-            self.first.append(Found(summary, tuple(rows), number, tuple(operations), tuple(buckets)))
+            self.first.append(Found(summary, tuple(rows), number, tuple(operations), tuple(subjects)))
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -93,6 +94,32 @@ class Rule(Protocol):
 
     def conclude(self, rest: Rest, /) -> str | None:
         """The ledger has ended; look at what is only decided then."""
+
+
+class Watcher:
+    """What the rules of the store and of the transport begin with: nothing checked, nothing found. They need no
+    columns of the picker's."""
+
+    name: str
+    statement: str
+    groups = 0
+    needs_ledger, needs_history, needs_rest = True, False, False
+
+    def __init__(self, _: Columns | None, witness: Witness | None) -> None:
+        self.checked = 0
+        self.findings = Findings()
+        self.witness = witness
+
+    def transaction(self, _: Transaction, __: Changes) -> None:
+        """Most rules that look at the ledger have one of their own."""
+
+    def conclude(self, _: Rest) -> str | None:
+        """Most rules are decided at each commit."""
+        return None
+
+    def named(self, operation: str) -> Sequence[Operation]:
+        """The history's operations of that name, in the order in which they began; none without a history."""
+        return () if self.witness is None else self.witness.named.get(operation, ())
 
 
 def microseconds(text: bytes) -> int:

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -26,9 +26,9 @@ MAX_VIOLATIONS: Final = 20
 
 class Row(msgspec.Struct, frozen=True):
     """One row's way through a transaction, reduced to the columns that matter: absent is an empty map. `id` is the
-    row's, for a bucket the shard's."""
+    row's, for a bucket the shard's, for a row of the store what it is known by beside its execution or group."""
 
-    id: int
+    id: int | str
     before: dict[str, str | None]
     after: dict[str, str | None]
     table: str = "gen_durable"
@@ -70,12 +70,13 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All judgements of a run, and what they rest on."""
+    """All judgements of a run, and what they rest on. `exercised`: see `invariants.exercise`."""
 
     judgements: tuple[Judgement, ...]
     transactions: int = 0
     changes: int = 0
     operations: int = 0
+    exercised: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -111,6 +112,14 @@ class Report(msgspec.Struct, frozen=True):
             }
             for j in self.judgements
         }
+
+
+def exercises(counts: Mapping[str, int]) -> dict[str, dict[str, int | str]]:
+    """The `exercised` part of verdict.json: what did not happen was not exercised."""
+    return {
+        name: {"count": count, "finding": "exercised" if count else "not_exercised"}
+        for name, count in counts.items()
+    }
 
 
 def overall(verdicts: Iterable[Finding]) -> Verdict:

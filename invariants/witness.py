@@ -5,7 +5,8 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     claim        {"queue", "batch", "claim"}              → {"ids": [in pick order], "contended"}
     step         {"id", "claim", "step", "attempt", "signals": [ids handed to it], "awaits": [names] or None}
                                                           → {"kind"}
-    flush        {"outcomes": [[id, claim, kind], …]}     → {"xid", "committed": [[id, claim] or id, …]}
+    flush        {"outcomes": [[id, claim, kind], …],     → {"xid", "committed": [[id, claim] or id, …]}
+                  "turns": [of each, where it is told]}
     heartbeat    {"holds": [[id, claim], …]}              → {"ids"}
     reap         {"limit"}                                → {"xid", "holds": [[id, claim], …]}
     reclaim      {"prefix"}                               → {"xid", "holds": [[id, claim], …]}
@@ -25,6 +26,22 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     fault        {"fault", "target", "pid", …}            → ok when healed
     phase        {"phase": "load" | "drain" | "rest"}
 
+    store.load         {"execution": id}                  → {"version": v or None}
+    store.commit       {"execution", "expected": old, "event": event id or None, "emits": n, "timers": n, "spawns": n,
+                        "trace": bool}                    → {"version": old + 1}
+                       a `fail` has {"error": "StoreConflict" or "EventAlreadyProcessed", "found": v or None} and may
+                       say {"version": the object's, "clean": no transaction was left open}; `info` is what
+                       CommitOutcomeUnknown says
+    store.list         {"filters": {…}}                   → {"ids": [of one complete paging]}
+    relay.deliver      {"seqs": [oldest first]}           → {}, or {} → {"seqs"}; relay.broadcast the same
+    relay.spawn        {}                                 → {"seqs"}
+    relay.timers       {}                                 → {"fired": [[execution, path, fire_at], …]}
+    transport.publish  {"group", "event": event id}       → {"seq"}, or {"messages": [[group, event id], …]} → {"seqs"}
+    transport.claim    {"token"}                          → M = {"group", "seq", "event"} or None, or [M, …]
+    transport.ack      {"group", "seq", "token"}          → true, or false where the fence failed; or
+                       {"messages": [those, …]}           → [true or false, …]
+    transport.nack     {"group", "token"}                 → true or false; transport.extend the same
+
 kind is that of the outcome: next, retry, done, stop, await, childs, continue. J is {"fsm", "queue", "priority",
 "concurrency_key", "correlation_key", "scope": [statuses], "expect": E or None}, and E, the end that its machine
 prescribes, {"status", "result", "needs": [dedup keys of the signals without which it does not end]}. A `fail` or `info`
@@ -37,7 +54,7 @@ not: the error may have overtaken the answer to a commit. Such a `fail` is read 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -64,11 +81,12 @@ class Insert(msgspec.Struct, frozen=True):
 
 class Ender(msgspec.Struct, frozen=True):
     """A flush, release, reap or reclaim that ended or continued claims: `asked` (claim, kind of outcome) by row,
-    `told` what it was told."""
+    `told` what it was told, `turns` the turn of the claim that each outcome is of, where it says so."""
 
     operation: Operation
     asked: dict[int, list[tuple[str, str | None]]]
     told: frozenset[tuple[int, str]]
+    turns: dict[tuple[int, str], int]
 
 
 class Witness:
@@ -78,6 +96,8 @@ class Witness:
         self.operations = operations
         self.enders: dict[int, Operation] = {}
         self.claims: dict[str, Operation] = {}
+        # When each process was last seen to begin something.
+        self.last_seen: dict[str, int] = {}
         self.unknown_flushes: dict[tuple[int, str], list[tuple[Operation, str]]] = {}
         self.unknown_releases: dict[tuple[int, str], list[Operation]] = {}
         self.unknown_reaps: list[Operation] = []
@@ -90,18 +110,27 @@ class Witness:
         self.limiters: list[Operation] = []
         self.counts: Counter[str] = Counter()
         self.retention_ms: float | None = None
+        # For how long its collector was to keep each row that was collected.
+        self.kept_ms: dict[int, float] = {}
         self.acknowledged: Counter[tuple[int, str]] = Counter()
         self.inserts: dict[int, Insert] = {}
         self.refused: list[Insert] = []
         self.unknown_inserts: list[Insert] = []
         self.broken_inserts: list[Operation] = []
         self.names_claims = False
+        # The store's and the transport's operations by name; commits by the version that they were to make.
+        self.named: dict[str, list[Operation]] = {}
+        self.commits: dict[tuple[str, int], list[Operation]] = {}
+        self.tokens: dict[str, Operation] = {}
         self._last: tuple[int, Ender | None] = (-1, None)
         for operation in operations:
             self._index(operation)
 
     def _index(self, o: Operation) -> None:
-        if o.f in ENDERS:
+        self.last_seen[o.process] = o.start_ns
+        if "." in o.f:
+            self._index_stored(o)
+        elif o.f in ENDERS:
             self._index_ender(o)
         elif o.f == "step":
             self._index_step(o)
@@ -120,6 +149,8 @@ class Witness:
             kept = o.value.get("retention_ms")
             if kept is not None:
                 self.retention_ms = kept if self.retention_ms is None else min(kept, self.retention_ms)
+                if o.type == "ok":
+                    self.kept_ms.update(dict.fromkeys(o.result["ids"], kept))
         elif o.f in ("insert", "insert_many"):
             jobs = [o.value["job"]] if o.f == "insert" else o.value["jobs"]
             if o.type == "fail" and (error_of(o).get("sqlstate") or "")[:2] not in UNCERTAIN_CLASSES:
@@ -134,6 +165,13 @@ class Witness:
                         self.refused.append(Insert(o, job, None))
                     else:
                         self.inserts[row] = Insert(o, job, row)
+
+    def _index_stored(self, o: Operation) -> None:
+        self.named.setdefault(o.f, []).append(o)
+        if o.f == "store.commit":
+            self.commits.setdefault((o.value["execution"], o.value["expected"] + 1), []).append(o)
+        elif o.f == "transport.claim":
+            self.tokens[o.value["token"]] = o
 
     def _index_step(self, o: Operation) -> None:
         signals = o.value.get("signals")
@@ -151,6 +189,13 @@ class Witness:
         return expect is not None and all(
             (insert.id, dedup) in self.delivered for dedup in expect.get("needs", ())
         )
+
+    def outlived(self, claim: str, operation: Operation) -> Operation | None:
+        """The claim's own operation, where its process did something after that other operation had ended."""
+        mine = self.claims.get(claim)
+        if mine is None or operation.end_ns is None or self.last_seen[mine.process] <= operation.end_ns:
+            return None
+        return mine
 
     def presented(self, row: int, claim: str) -> frozenset[int] | None:
         """The signals that the steps of that claim were handed; None where nobody says."""
@@ -210,6 +255,13 @@ def is_unknown(o: Operation) -> bool:
     return sqlstate is None or sqlstate[:2] in UNCERTAIN_CLASSES
 
 
+def is_undecided(o: Operation) -> bool:
+    """Whether nobody can say if a commit took effect. Its own errors carry no code of the server's, and are decided."""
+    return o.type == "info" or (
+        o.type == "fail" and (error_of(o).get("sqlstate") or "")[:2] in UNCERTAIN_CLASSES
+    )
+
+
 def error_of(o: Operation) -> dict[str, Any]:
     """The error of an operation that ended with one; empty otherwise."""
     return o.result if o.type != "ok" and isinstance(o.result, dict) else {}
@@ -248,4 +300,17 @@ def _ender(o: Operation) -> Ender:
     )
     for entry in entries:
         asked.setdefault(entry[0], []).append((entry[1], entry[2] if o.f == "flush" else None))
-    return Ender(o, asked, frozenset(committed(o)))
+    turns = {
+        (entry[0], entry[1]): turn for entry, turn in zip(entries, o.value.get("turns", ()), strict=False)
+    }
+    return Ender(o, asked, frozenset(committed(o)), turns)
+
+
+def lone(operations: Sequence[Operation]) -> Iterator[tuple[Operation, bool]]:
+    """Each operation, and whether none of the others was under way with it. They come sorted by their start."""
+    busy_until = -1
+    for place, o in enumerate(operations):
+        end = 2**63 if o.end_ns is None else o.end_ns
+        following = operations[place + 1].start_ns if place + 1 < len(operations) else 2**63
+        yield o, o.start_ns > busy_until and (following > end or place + 1 == len(operations))
+        busy_until = max(busy_until, end)

@@ -19,7 +19,7 @@ from rich.table import Table
 from engine.errors import InfrastructureError
 from engine.front_door import Door
 from engine.postgres import Server, Stopped, fresh_database, provision, signals_stop
-from models.fuzz import MACHINES, PROFILES, Finding, Verdict, fuzz
+from models.fuzz import NAMES, PROFILES, Finding, Verdict, fuzz
 
 EXIT_CODES: dict[Verdict, int] = {"held": 0, "violated": 1, "unknown": 4}
 
@@ -31,9 +31,7 @@ EXIT_CODES: dict[Verdict, int] = {"held": 0, "violated": 1, "unknown": 4}
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Default: a new one, which is printed.")
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
-@click.option(
-    "--machine", "machines", multiple=True, type=click.Choice(sorted(MACHINES)), help="Default: all."
-)
+@click.option("--machine", "machines", multiple=True, type=click.Choice(sorted(NAMES)), help="Default: all.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="Print only what is not held.")
 @click.pass_context
@@ -52,7 +50,7 @@ def main(
         raise click.BadParameter("nan is no time at all", param_hint="--seconds")
     seed = random.SystemRandom().randrange(2**32) if seed is None else seed
     budget = PROFILES[profile].seconds if seconds is None else seconds
-    chosen = machines or tuple(MACHINES)
+    chosen = machines or NAMES
     try:
         with (
             signals_stop(),

@@ -28,8 +28,8 @@ from models import limiter as model
 from models.limiter import Asking, Budget, Owed, Shard
 from models.machine import OutOfTime, Tally
 from models.sessions import CLOCK_RUNS, PLANNERS, Sessions
+from models.strategies import START
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 ALWAYS = datetime(2000, 1, 1, tzinfo=UTC)
 MAX_ROWS = 12
 LEASE_MS = 1e12

@@ -1,15 +1,17 @@
 """The Hypothesis machine that holds the picker on a real server against the pure model, after every step.
 
 Every step is one operation of the engine in one of several sessions, or something that happens around them: time
-passes, another session takes row locks or lets them go. After each, the answer and the whole table must be what
-`models.picker` predicts. Claims that were lost are kept and used again, so that stale outcomes, heartbeats and
-releases are as common as good ones.
+passes, another session takes row locks or lets them go. After each, the answer and the whole tables must be what
+the model predicts. Claims that were lost are kept and used again, so that stale outcomes, heartbeats and releases are
+as common as good ones.
+
+`TableMachine` is what this machine and that of `models.coordination_machine` have in common.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
@@ -28,11 +30,11 @@ from hypothesis.stateful import (
 
 from engine.picker import Claimed, Commit, Ended, Hold, Job, Picker
 from engine.statements import Catalogue
+from models import outcomes
 from models import picker as model
-from models.sessions import PLANNERS, Seen, Sessions
-from models.strategies import crowded_jobs, crowded_queues
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
+from models.canonical import canonical_text
+from models.sessions import PLANNERS, Seen, Sessions, Stored
+from models.strategies import START, crowded_jobs, crowded_queues
 
 # Inserts stop at about this many rows.
 MAX_ROWS = 12
@@ -93,25 +95,19 @@ def picker_machine(
     )
 
 
-class PickerMachine(RuleBasedStateMachine):
-    """Not to be run as it is: `picker_machine` binds it."""
+class TableMachine(RuleBasedStateMachine):
+    """Sessions, a clock and the model's table, and operations that are performed on both."""
 
     sessions: ClassVar[Sessions]
     tally: ClassVar[Tally]
     picker: ClassVar[Picker]
 
-    rows: Bundle[int] = Bundle("rows")
-    # Every claim ever made, lost ones too.
-    holds: Bundle[Hold] = Bundle("holds")
-
-    # A bundle inside of another strategy does not keep its rule away while it is empty.
-    some_hold = precondition(lambda self: self.has_held)
-    # What comes too easily leaves too few steps for the rest.
-    room_for_rows = precondition(lambda self: len(self.table.rows) < MAX_ROWS)
-    can_lock = precondition(lambda self: self.table.rows and not self.locked)
-
     planners = st.sampled_from(tuple(PLANNERS))
     leases_ms = st.sampled_from((30_000.0, 1_000.0, 0.0, 0.001, -1.0, -60_000.0))
+    # Which of those that there are, in turn.
+    picks = st.integers(0, 11)
+
+    can_lock = precondition(lambda self: self.table.rows and not self.locked)
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,42 +124,19 @@ class PickerMachine(RuleBasedStateMachine):
         # One that was cut short proves nothing.
         self.tally.examples += not self.tally.out_of_time
 
-    @initialize(target=rows, planner=planners, jobs=st.lists(crowded_jobs(START), min_size=1, max_size=8))
-    def begin(self, planner: str, jobs: list[Job]) -> MultipleResults[int]:
-        return self._insert_many(planner, jobs)
-
-    @room_for_rows
-    @rule(target=rows, planner=planners, job=crowded_jobs(START))
-    def insert(self, planner: str, job: Job) -> int | MultipleResults[int]:
+    def _insert(self, planner: str, job: Job) -> None:
         with self._step(f"insert({planner}, {job})"):
             self.table, expected = model.insert(self.table, self.now, job)
-            _same("insert", expected, self.sessions.perform(planner, self.picker.insert(job)))
-            return multiple() if expected is None else expected
+            same("insert", expected, self.sessions.perform(planner, self.picker.insert(job)))
 
-    @room_for_rows
-    @rule(target=rows, planner=planners, jobs=st.lists(crowded_jobs(START), max_size=6))
-    def insert_many(self, planner: str, jobs: list[Job]) -> MultipleResults[int]:
-        return self._insert_many(planner, jobs)
-
-    def _insert_many(self, planner: str, jobs: list[Job]) -> MultipleResults[int]:
+    def _insert_many(self, planner: str, jobs: list[Job]) -> None:
         with self._step(f"insert_many({planner}, {jobs})"):
             self.table, expected = model.insert_many(self.table, self.now, jobs)
-            _same("insert_many", expected, self.sessions.perform(planner, self.picker.insert_many(jobs)))
-            return multiple(*(row_id for row_id in expected if row_id is not None))
+            same("insert_many", expected, self.sessions.perform(planner, self.picker.insert_many(jobs)))
 
-    @rule(
-        target=holds,
-        planner=planners,
-        queue=crowded_queues,
-        batch=st.sampled_from((100, 3, 2, 1, 0)),
-        lease_ms=leases_ms,
-        gates=st.sampled_from(((), (), (), ("a",), ("", "1"))),
-    )
-    def claim(
-        self, planner: str, queue: str, batch: int, lease_ms: float, gates: tuple[str, ...]
-    ) -> MultipleResults[Hold]:
-        self.claims_made += 1
-        name = f"claim {self.claims_made}"
+    def _claim(
+        self, planner: str, name: str, queue: str, batch: int, lease_ms: float, gates: tuple[str, ...]
+    ) -> list[Hold]:
         with self._step(
             f"claim({planner}, {queue!r}, batch={batch}, {name!r}, lease_ms={lease_ms}, {gates})"
         ):
@@ -182,84 +155,60 @@ class PickerMachine(RuleBasedStateMachine):
                 locked=self.locked,
                 preferred={row.id for row in answer.rows},
             )
-            _same(
+            same(
                 "claim",
                 [_as_claimed(row, name) for row in expected],
                 [_canonical(row) for row in answer.rows],
             )
-            _same("races lost by a lone claim", 0, answer.contended)
+            same("races lost by a lone claim", 0, answer.contended)
             self.has_held |= bool(expected)
-            return multiple(*(Hold(row.id, name) for row in expected))
+            return [Hold(row.id, name) for row in expected]
 
-    @some_hold
-    @rule(
-        planner=planners,
-        outcomes=st.lists(
-            st.tuples(holds, st.sampled_from(OUTCOMES)), max_size=5, unique_by=lambda outcome: outcome[0]
-        ),
-    )
-    def flush(self, planner: str, outcomes: list[tuple[Hold, Mapping[str, Any]]]) -> None:
-        commits = [
-            Commit(id=hold.id, claim=hold.claim, **outcome)
-            for hold, outcome in outcomes
-            if hold.id not in self.locked  # a flush waits for a lock
-        ]
-        self._flush(planner, commits)
+    def _flush(self, planner: str, commits: list[Commit]) -> tuple[Hold, ...]:
+        """All but what would wait for a lock that is held. The claims that committed."""
+        going = [commit for commit in commits if not outcomes.flush_locks(self.table, [commit]) & self.locked]
+        with self._step(f"flush({planner}, {going})"):
+            self.table, expected = outcomes.flush(self.table, self.now, going)
+            same_ends("flush", expected, self.sessions.perform(planner, self.picker.flush(going)))
+            return expected.holds
 
-    def _flush(self, planner: str, commits: list[Commit]) -> None:
-        with self._step(f"flush({planner}, {commits})"):
-            self.table, expected = model.flush(self.table, self.now, commits)
-            _same_ends("flush", expected, self.sessions.perform(planner, self.picker.flush(commits)))
-
-    @precondition(lambda self: any(row.locked_by is not None for row in self.table.rows.values()))
-    @rule(planner=planners, outcome=st.sampled_from(OUTCOMES))
-    def flush_all_held(self, planner: str, outcome: Mapping[str, Any]) -> None:
-        """Each row that is held, with one outcome: the claims drawn from all that ever were are mostly lost."""
-        commits = [
-            Commit(id=row.id, claim=row.locked_by, **outcome)
-            for row in self.table.rows.values()
-            if row.locked_by is not None and row.id not in self.locked
-        ]
-        self._flush(planner, commits)
-
-    @some_hold
-    @rule(planner=planners, held=st.lists(holds, max_size=5), lease_ms=leases_ms)
-    def heartbeat(self, planner: str, held: list[Hold], lease_ms: float) -> None:
+    def _heartbeat(self, planner: str, held: list[Hold], lease_ms: float) -> None:
         with self._step(f"heartbeat({planner}, {held}, lease_ms={lease_ms})"):
             self.table, expected = model.heartbeat(self.table, self.now, held, lease_ms, self.locked)
             answer = self.sessions.perform(planner, self.picker.heartbeat(held, lease_ms))
-            _same("heartbeat", expected, tuple(sorted(answer, key=lambda hold: hold.id)))
+            same("heartbeat", expected, tuple(sorted(answer, key=lambda hold: hold.id)))
 
-    @some_hold
-    @rule(planner=planners, held=st.lists(holds, min_size=1, max_size=5))
-    def release(self, planner: str, held: list[Hold]) -> None:
-        free = [hold for hold in held if hold.id not in self.locked]  # a release waits for a lock
+    def _release(self, planner: str, held: list[Hold]) -> None:
+        free = [hold for hold in held if not model.release_locks(self.table, [hold]) & self.locked]
         with self._step(f"release({planner}, {free})"):
             self.table, expected = model.release(self.table, self.now, free)
-            _same_ends("release", expected, self.sessions.perform(planner, self.picker.release(free)))
+            same_ends("release", expected, self.sessions.perform(planner, self.picker.release(free)))
 
-    @some_hold
-    @rule(planner=planners, limit=st.sampled_from((1, 2, 100, 0)))
-    def reap(self, planner: str, limit: int) -> None:
+    def _reap(self, planner: str, limit: int) -> None:
         with self._step(f"reap({planner}, {limit})"):
             self.table, expected = model.reap(self.table, self.now, limit, self.locked)
-            _same_ends("reap", expected, self.sessions.perform(planner, self.picker.reap(limit)))
+            same_ends("reap", expected, self.sessions.perform(planner, self.picker.reap(limit)))
 
-    @some_hold
+    @precondition(lambda self: self.has_held)
     @rule(passed=st.sampled_from((timedelta(microseconds=1), timedelta(seconds=31), timedelta(days=2), None)))
     def pass_time(self, passed: timedelta | None) -> None:
-        """By that much; None: to the next instant at which a row becomes eligible or a lease runs out."""
+        """By that much; None: to the next instant at which a row becomes eligible, or a lease or a wait runs out."""
+        self._pass_time(passed)
+
+    def _pass_time(self, passed: timedelta | None) -> None:
         with self._step(f"pass_time({passed!r})"):
             edges = [instant for instant in _edges(self.table) if instant > self.now]
             self.now = self.now + passed if passed is not None else min(edges, default=self.now)
             self.sessions.set_time(self.now)
 
     @can_lock
-    @rule(ids=st.lists(rows, min_size=1, max_size=3))
-    def lock(self, ids: list[int]) -> None:
-        with self._step(f"lock({ids})"):
-            self.sessions.hold(ids)
-            self.locked = frozenset(ids)
+    @rule(which=st.lists(picks, min_size=1, max_size=3))
+    def lock(self, which: list[int]) -> None:
+        ids = sorted(self.table.rows)
+        chosen = frozenset(ids[pick % len(ids)] for pick in which)
+        with self._step(f"lock({sorted(chosen)})"):
+            self.sessions.hold(chosen)
+            self.locked = chosen
 
     @precondition(lambda self: self.locked)
     @rule()
@@ -277,10 +226,89 @@ class PickerMachine(RuleBasedStateMachine):
         self.steps.append(text)
         try:
             yield
-            _same_tables(self.table, self.sessions.seen())
+            _same_tables(self.table, self.sessions.stored())
         except Exception as error:
             self.tally.note_failure(self.steps, error)
             raise
+
+
+class PickerMachine(TableMachine):
+    """Not to be run as it is: `picker_machine` binds it."""
+
+    # Every claim ever made, lost ones too.
+    holds: Bundle[Hold] = Bundle("holds")
+
+    # A bundle inside of another strategy does not keep its rule away while it is empty.
+    some_hold = precondition(lambda self: self.has_held)
+    # What comes too easily leaves too few steps for the rest.
+    room_for_rows = precondition(lambda self: len(self.table.rows) < MAX_ROWS)
+
+    planners = TableMachine.planners
+    leases_ms = TableMachine.leases_ms
+
+    @initialize(planner=planners, jobs=st.lists(crowded_jobs(START), min_size=1, max_size=8))
+    def begin(self, planner: str, jobs: list[Job]) -> None:
+        self._insert_many(planner, jobs)
+
+    @room_for_rows
+    @rule(planner=planners, job=crowded_jobs(START))
+    def insert(self, planner: str, job: Job) -> None:
+        self._insert(planner, job)
+
+    @room_for_rows
+    @rule(planner=planners, jobs=st.lists(crowded_jobs(START), max_size=6))
+    def insert_many(self, planner: str, jobs: list[Job]) -> None:
+        self._insert_many(planner, jobs)
+
+    @rule(
+        target=holds,
+        planner=planners,
+        queue=crowded_queues,
+        batch=st.sampled_from((100, 3, 2, 1, 0)),
+        lease_ms=leases_ms,
+        gates=st.sampled_from(((), (), (), ("a",), ("", "1"))),
+    )
+    def claim(
+        self, planner: str, queue: str, batch: int, lease_ms: float, gates: tuple[str, ...]
+    ) -> MultipleResults[Hold]:
+        self.claims_made += 1
+        return multiple(*self._claim(planner, f"claim {self.claims_made}", queue, batch, lease_ms, gates))
+
+    @some_hold
+    @rule(
+        planner=planners,
+        ends=st.lists(
+            st.tuples(holds, st.sampled_from(OUTCOMES)), max_size=5, unique_by=lambda outcome: outcome[0]
+        ),
+    )
+    def flush(self, planner: str, ends: list[tuple[Hold, Mapping[str, Any]]]) -> None:
+        self._flush(planner, [Commit(id=hold.id, claim=hold.claim, **outcome) for hold, outcome in ends])
+
+    @precondition(lambda self: any(row.locked_by is not None for row in self.table.rows.values()))
+    @rule(planner=planners, outcome=st.sampled_from(OUTCOMES))
+    def flush_all_held(self, planner: str, outcome: Mapping[str, Any]) -> None:
+        """Each row that is held, with one outcome: the claims drawn from all that ever were are mostly lost."""
+        commits = [
+            Commit(id=row.id, claim=row.locked_by, **outcome)
+            for row in self.table.rows.values()
+            if row.locked_by is not None
+        ]
+        self._flush(planner, commits)
+
+    @some_hold
+    @rule(planner=planners, held=st.lists(holds, max_size=5), lease_ms=leases_ms)
+    def heartbeat(self, planner: str, held: list[Hold], lease_ms: float) -> None:
+        self._heartbeat(planner, held, lease_ms)
+
+    @some_hold
+    @rule(planner=planners, held=st.lists(holds, min_size=1, max_size=5))
+    def release(self, planner: str, held: list[Hold]) -> None:
+        self._release(planner, held)
+
+    @some_hold
+    @rule(planner=planners, limit=st.sampled_from((1, 2, 100, 0)))
+    def reap(self, planner: str, limit: int) -> None:
+        self._reap(planner, limit)
 
 
 # Rows of the year 9999 are there to be ordered, not to be waited for.
@@ -290,6 +318,7 @@ _LAST_EDGE = datetime(9000, 1, 1, tzinfo=UTC)
 def _edges(table: model.Table) -> list[datetime]:
     instants = [row.eligible_at for row in table.rows.values() if row.status == "runnable"]
     instants += [row.lease_expires_at for row in table.rows.values() if row.lease_expires_at is not None]
+    instants += [row.await_deadline for row in table.rows.values() if row.await_deadline is not None]
     return [instant for instant in instants if instant < _LAST_EDGE]
 
 
@@ -308,32 +337,41 @@ def _as_claimed(row: model.Row, claim: str) -> Claimed:
         row.rate_limit,
         row.weight,
         claim,
+        row.awaits,
     )
 
 
 def _canonical(claimed: Claimed) -> Claimed:
     values = {each.name: getattr(claimed, each.name) for each in fields(Claimed)}
-    return Claimed(**{**values, "state": model.canonical_text(claimed.state)})
+    return Claimed(**{**values, "state": canonical_text(claimed.state)})
 
 
-def _same(what: str, expected: object, answer: object) -> None:
+def same(what: str, expected: object, answer: object) -> None:
+    """Raises AssertionError where the engine's answer is another than the model's."""
     assert answer == expected, f"{what}: the model says {expected!r}, the engine {answer!r}"
 
 
-def _same_ends(what: str, expected: Collection[Hold], answer: Ended) -> None:
-    _same(what, tuple(expected), tuple(sorted(answer.holds, key=lambda hold: hold.id)))
-    _same(f"{what} names a transaction", bool(expected), answer.xid is not None)
+def same_ends(what: str, expected: model.Ended, answer: Ended) -> None:
+    """Raises AssertionError where the engine ended, freed or woke something else than the model."""
+    same(what, expected.holds, model.by_id(answer.holds))
+    same(f"{what} names a transaction", bool(expected.holds), answer.xid is not None)
+    same(f"slots freed by {what}", expected.freed, model.by_key(answer.freed))
+    same(f"queues woken by {what}", sorted(expected.woken), sorted(answer.woken))
 
 
-def _same_tables(expected: model.Table, stored: Mapping[int, Seen]) -> None:
+def _same_tables(expected: model.Table, stored: Stored) -> None:
     differences = []
-    for row_id in sorted({*expected.rows, *stored}):
-        row, seen = expected.rows.get(row_id), stored.get(row_id)
+    for row_id in sorted({*expected.rows, *stored.rows}):
+        row, seen = expected.rows.get(row_id), stored.rows.get(row_id)
         if row is None or seen is None:
             where = "only the engine has" if row is None else "only the model has"
             differences.append(f"{where} row {row_id}")
         elif seen != Seen(row, row.concurrency_name, row.correlation_guard):
             differences += _column_differences(row, seen)
+    if expected.signals != stored.signals:
+        differences.append(f"signals: the model says {expected.signals!r}, the engine {stored.signals!r}")
+    if expected.receipts != stored.receipts:
+        differences.append(f"receipts: the model says {expected.receipts!r}, the engine {stored.receipts!r}")
     assert not differences, "the tables differ: " + "; ".join(differences)
 
 

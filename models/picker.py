@@ -1,4 +1,7 @@
-"""The pure model of the picker's first slice: what each operation returns, and what the table holds afterwards.
+"""The pure model of the picker: what each operation returns, and what the tables hold afterwards.
+
+Rows, claims and leases are here; what an outcome does is in `models.outcomes`, signals are in `models.inbox`, reclaim
+and garbage collection in `models.maintenance`. All of them change one `Table`.
 
 Theory of operation:
 
@@ -6,29 +9,31 @@ Theory of operation:
    Nothing here knows a clock, a connection or chance.
 2. The model holds the rules of picker.md §1, §3 and §4 as they are told there, not as the SQL writes them. An identity
    is one example: here a row that leaves its scope loses its scope; the engine narrows it where the row could return.
-3. The model predicts exactly while one operation runs at a time. Others may hold row locks meanwhile: `locked` names
-   those rows. What would wait for such a lock (flush, release) must not be asked.
-4. One thing the pick order leaves open: which of several rows equal in (priority, eligible_at) comes into the window
-   when not all of them fit. `preferred` tells what the engine did; the model follows where that is allowed, and only
-   there.
+3. The model predicts exactly while one operation takes effect at a time. Others may hold row locks meanwhile: `locked`
+   names those rows, and what skips locked rows passes over them. What would wait for such a lock (flush, release, a
+   delivery) either must not be asked, or stands in a queue at the lock and takes effect in the order of that queue:
+   `…_locks` say what an operation waits for.
+4. One thing the orders leave open: which of several rows that are equal in one comes first when not all of them fit.
+   `preferred` tells what a claim of the engine did; the model follows where that is allowed, and only there. The sweeps
+   must not be asked then.
+5. What a row is owned by is `locked_by` and `turn` while it executes, and nothing else (`single-owner`). A claim that
+   lost its row may come back with whatever it likes: no operation here finds a row for it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from functools import lru_cache
 
-from engine.limits import PROVISIONAL_SHARD
-from engine.picker import Commit, Hold, Job, Status
+from engine.limits import PROVISIONAL_SHARD, Slot
+from engine.picker import TERMINAL, Hold, Job, Status
+from models.canonical import canonical_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One instance (picker.md §1). `state` and `result` are canonical JSON (see `canonical_json`)."""
+    """One instance (picker.md §1). `state` and `result` are canonical JSON (see `models.canonical`)."""
 
     id: int
     fsm: str
@@ -50,6 +55,11 @@ class Row:
     weight: float
     correlation_key: str | None
     correlation_scope: frozenset[Status] = field(compare=False)
+    turn: int = 0
+    awaits: tuple[str, ...] | None = None
+    await_deadline: datetime | None = None
+    parent_id: int | None = None
+    children_pending: int = 0
     inserted_at: datetime
     updated_at: datetime
 
@@ -68,17 +78,53 @@ class Row:
         """The pick order within a queue; smaller comes first."""
         return self.priority, self.eligible_at
 
+    @property
+    def live(self) -> bool:
+        """Whether it has not ended."""
+        return self.status not in TERMINAL
+
+    @property
+    def slot(self) -> Slot | None:
+        """The place in a gate that the row was admitted to; a provisional shard is none."""
+        if self.concurrency_key is None or self.concurrency_shard is None:
+            return None
+        return None if self.concurrency_shard < 0 else Slot(self.concurrency_key, self.concurrency_shard)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSignal:
+    """A pending signal of one target. `payload` is canonical JSON."""
+
+    id: int
+    target_id: int
+    name: str
+    payload: str
+    dedup_key: str | None
+    inserted_at: datetime
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows by id, and the id that the next insert draws."""
+    """All rows and all pending signals by id, the receipts of deliveries, and the ids that come next."""
 
     rows: Mapping[int, Row] = field(default_factory=dict)
     next_id: int = 1
+    signals: Mapping[int, PendingSignal] = field(default_factory=dict)
+    next_signal_id: int = 1
+    # (target, dedup key) of each delivery that had one, consumed or not.
+    receipts: frozenset[tuple[int, str]] = frozenset()
 
     def changed(self, rows: Iterable[Row]) -> Table:
         """The table with these rows in the place of those with their ids."""
-        return Table({**self.rows, **{row.id: row for row in rows}}, self.next_id)
+        return replace(self, rows={**self.rows, **{row.id: row for row in rows}})
+
+    def inbox(self, row_id: int) -> list[PendingSignal]:
+        """The pending signals of a row, oldest first."""
+        return [signal for _, signal in sorted(self.signals.items()) if signal.target_id == row_id]
+
+    def children(self, row_id: int) -> list[Row]:
+        """The children of a row, of any round, oldest first."""
+        return [row for _, row in sorted(self.rows.items()) if row.parent_id == row_id]
 
     def owned(self, hold: Hold) -> Row | None:
         """The row that this claim holds at this moment; a claim's name is the fence, not the worker behind it."""
@@ -86,10 +132,20 @@ class Table:
         return row if row is not None and row.status == "executing" and row.locked_by == hold.claim else None
 
 
-def insert(table: Table, now: datetime, job: Job) -> tuple[Table, int | None]:
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a transaction that ends claims answers: the claims by id, the gate slots that came free, and the queues that
+    have work because of it other than that of its own rows."""
+
+    holds: tuple[Hold, ...] = ()
+    freed: tuple[Slot, ...] = ()
+    woken: frozenset[str] = frozenset()
+
+
+def insert(table: Table, now: datetime, job: Job, parent_id: int | None = None) -> tuple[Table, int | None]:
     """One job. Its id, or None where its identity is occupied; the id is drawn, and lost, all the same."""
-    row = _new_row(table.next_id, now, job)
-    drawn = Table(table.rows, table.next_id + 1)
+    row = replace(_new_row(table.next_id, now, job), parent_id=parent_id)
+    drawn = replace(table, next_id=table.next_id + 1)
     if row.correlation_guard is not None and row.correlation_guard in _occupied(table):
         return drawn, None
     return drawn.changed([row]), row.id
@@ -148,26 +204,14 @@ def claim(
             keys.add(row.concurrency_key)
         winners.append(
             replace(
-                _moved(row, now, "executing"),
+                moved(row, now, "executing"),
+                turn=0,
                 locked_by=claim,
-                lease_expires_at=now + _milliseconds(lease_ms),
+                lease_expires_at=now + milliseconds(lease_ms),
                 concurrency_shard=PROVISIONAL_SHARD if gated(row) else None,
             )
         )
     return table.changed(winners), tuple(winners)
-
-
-def flush(table: Table, now: datetime, commits: Sequence[Commit]) -> tuple[Table, tuple[Hold, ...]]:
-    """Commit outcomes (picker.md §4). The claims so ended, by id; the others were stale and changed nothing.
-
-    No two commits may carry the same row and claim.
-    """
-    committed = {
-        hold: _committed(row, now, commit)
-        for commit in commits
-        if (row := table.owned(hold := Hold(commit.id, commit.claim))) is not None
-    }
-    return table.changed(committed.values()), _by_id(committed)
 
 
 def heartbeat(
@@ -175,72 +219,71 @@ def heartbeat(
 ) -> tuple[Table, tuple[Hold, ...]]:
     """Extend the leases of claims still held, run out or not. Those extended, by id."""
     extended = {
-        hold: replace(row, lease_expires_at=now + _milliseconds(lease_ms))
+        hold: replace(row, lease_expires_at=now + milliseconds(lease_ms))
         for hold in holds
         if (row := table.owned(hold)) is not None and row.id not in locked
     }
-    return table.changed(extended.values()), _by_id(extended)
+    return table.changed(extended.values()), by_id(extended)
 
 
-def release(table: Table, now: datetime, holds: Sequence[Hold]) -> tuple[Table, tuple[Hold, ...]]:
-    """Give claims back: runnable, attempt and eligible_at kept. Those given back, by id."""
-    released = {
-        hold: _moved(row, now, "runnable") for hold in holds if (row := table.owned(hold)) is not None
-    }
-    return table.changed(released.values()), _by_id(released)
+def release(table: Table, now: datetime, holds: Sequence[Hold]) -> tuple[Table, Ended]:
+    """Give claims back: runnable, attempt and eligible_at kept."""
+    held = {hold: row for hold in holds if (row := table.owned(hold)) is not None}
+    freed = by_key(row.slot for row in held.values())
+    return table.changed(moved(row, now, "runnable") for row in held.values()), Ended(by_id(held), freed)
 
 
-def reap(
-    table: Table, now: datetime, limit: int, locked: Collection[int] = ()
-) -> tuple[Table, tuple[Hold, ...]]:
-    """Take back up to `limit` claims, longest expired first. Those taken back, by id."""
+def release_locks(table: Table, holds: Sequence[Hold]) -> frozenset[int]:
+    """The rows whose locks a release waits for."""
+    return frozenset(hold.id for hold in holds if table.owned(hold) is not None)
+
+
+def reap(table: Table, now: datetime, limit: int, locked: Collection[int] = ()) -> tuple[Table, Ended]:
+    """Take back up to `limit` claims, longest expired first.
+
+    A lease that was renewed in time has not run out (`lease-respect`).
+    """
     expired = [
         (row.lease_expires_at, row.id)
         for row in table.rows.values()
         if row.lease_expires_at is not None and row.lease_expires_at < now and row.id not in locked
     ]
-    taken = [table.rows[row_id] for _, row_id in sorted(expired)[:limit]]
-    holds = [Hold(row.id, row.locked_by) for row in taken if row.locked_by is not None]
-    freed = [replace(_moved(row, now, "runnable"), attempt=row.attempt + 1) for row in taken]
-    return table.changed(freed), _by_id(holds)
+    return taken_back(table, now, [table.rows[row_id] for _, row_id in sorted(expired)[:limit]])
 
 
-def canonical_json(value: object) -> str:
-    """One text for all JSON values that are equal as JSON: keys sorted, numbers by value, true apart from 1.
-
-    Takes what `json.loads` gives, with floats as float or Decimal. A float counts as the shortest decimal that names
-    it, which is what is written into JSON: jsonb keeps decimals, and has no negative zero.
-    """
-    match value:
-        case None | bool() | str():
-            return repr(value)
-        case int() | float() | Decimal():
-            return _canonical_number(value)
-        case dict():
-            return "{" + ",".join(f"{key!r}:{canonical_json(value[key])}" for key in sorted(value)) + "}"
-        case list() | tuple():
-            return "[" + ",".join(map(canonical_json, value)) + "]"
-        case _:
-            raise TypeError(f"{type(value).__name__} is not a JSON value")
+def taken_back(table: Table, now: datetime, rows: Sequence[Row]) -> tuple[Table, Ended]:
+    """The table without the claims on these rows: what they ran may have run, so it counts as an attempt."""
+    holds = [Hold(row.id, row.locked_by) for row in rows if row.locked_by is not None]
+    freed = [replace(moved(row, now, "runnable"), attempt=row.attempt + 1) for row in rows]
+    return table.changed(freed), Ended(by_id(holds))
 
 
-@lru_cache(maxsize=4096)
-def canonical_text(text: str) -> str:
-    """`canonical_json` of the value that a JSON text tells, numbers taken digit by digit."""
-    return canonical_json(json.loads(text, parse_float=Decimal, parse_int=Decimal))
+def moved(row: Row, now: datetime, status: Status) -> Row:
+    """The row in another status, free of any claim. An identity whose scope it leaves is given up for good."""
+    return replace(
+        row,
+        status=status,
+        correlation_scope=row.correlation_scope if status in row.correlation_scope else frozenset(),
+        locked_by=None,
+        lease_expires_at=None,
+        concurrency_shard=None,
+        updated_at=now,
+    )
 
 
-def _canonical_number(value: int | float | Decimal) -> str:
-    sign, digits, exponent = (
-        value
-        if isinstance(value, Decimal)
-        else Decimal(repr(float(value)) if isinstance(value, float) else value)
-    ).as_tuple()
-    assert isinstance(exponent, int), "JSON has no infinite numbers"
-    mantissa = "".join(map(str, digits)).lstrip("0")
-    stripped = mantissa.rstrip("0")
-    exponent += len(mantissa) - len(stripped)
-    return f"{'-' if sign else ''}{stripped}e{exponent}" if stripped else "0"
+def by_id(holds: Iterable[Hold]) -> tuple[Hold, ...]:
+    """Claims in the order of their rows."""
+    return tuple(sorted(holds, key=lambda hold: hold.id))
+
+
+def by_key(slots: Iterable[Slot | None]) -> tuple[Slot, ...]:
+    """Those that are slots, in the order of key and shard."""
+    return tuple(sorted((slot for slot in slots if slot is not None), key=lambda s: (s.key, s.shard)))
+
+
+def milliseconds(amount: float) -> timedelta:
+    """That long, to the microsecond that Postgres makes of it: half to even, as round() does."""
+    return timedelta(microseconds=round(amount * 1000))
 
 
 def _window(
@@ -272,10 +315,6 @@ def _window(
     return inside + sorted(tied, key=order)[: batch - len(inside)]
 
 
-def _by_id(holds: Iterable[Hold]) -> tuple[Hold, ...]:
-    return tuple(sorted(holds, key=lambda hold: hold.id))
-
-
 def _new_row(row_id: int, now: datetime, job: Job) -> Row:
     return Row(
         id=row_id,
@@ -298,44 +337,3 @@ def _new_row(row_id: int, now: datetime, job: Job) -> Row:
 
 def _occupied(table: Table) -> set[str | None]:
     return {row.correlation_guard for row in table.rows.values()}
-
-
-def _moved(row: Row, now: datetime, status: Status) -> Row:
-    """The row in another status, free of any claim. An identity whose scope it leaves is given up for good."""
-    return replace(
-        row,
-        status=status,
-        correlation_scope=row.correlation_scope if status in row.correlation_scope else frozenset(),
-        locked_by=None,
-        lease_expires_at=None,
-        concurrency_shard=None,
-        updated_at=now,
-    )
-
-
-def _committed(row: Row, now: datetime, commit: Commit) -> Row:
-    status: Status
-    attempt, eligible_at = row.attempt, row.eligible_at
-    match commit.kind:
-        case "next":
-            status, attempt = "runnable", 0
-        case "retry":
-            status, attempt, eligible_at = "runnable", row.attempt + 1, now + _milliseconds(commit.delay_ms)
-        case "done":
-            status = "done"
-        case "stop":
-            status = "failed"
-    return replace(
-        _moved(row, now, status),
-        attempt=attempt,
-        eligible_at=eligible_at,
-        step=row.step if commit.step is None else commit.step,
-        state=row.state if commit.state is None else canonical_text(commit.state),
-        result=row.result if commit.result is None else canonical_text(commit.result),
-        last_error=row.last_error if commit.error is None else commit.error,
-    )
-
-
-def _milliseconds(amount: float) -> timedelta:
-    # Postgres rounds to whole microseconds, half to even; so does round().
-    return timedelta(microseconds=round(amount * 1000))

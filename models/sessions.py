@@ -9,17 +9,20 @@ gives itself away by a timestamp that no model predicts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
 
-from engine.operation import Operation, T, perform
+from engine.operation import PIPELINE, Operation, T, perform
 from engine.schema import migrate
-from models.picker import Row, canonical_text
+from models.canonical import canonical_text
+from models.picker import PendingSignal, Row
 
 # By so much `clock_timestamp()` is later than `now()`.
 CLOCK_RUNS = timedelta(microseconds=1)
@@ -36,9 +39,15 @@ _ROWS = """
 SELECT
     id, fsm, fsm_version, step, state::text, attempt, result::text, last_error, status::text, queue, priority,
     eligible_at, locked_by, lease_expires_at, concurrency_key, concurrency_shard, rate_limit, weight,
-    correlation_key, correlation_scope::text[], inserted_at, updated_at, concurrency_name, correlation_guard
+    correlation_key, correlation_scope::text[], turn, awaits, await_deadline, parent_id, children_pending,
+    inserted_at, updated_at, concurrency_name, correlation_guard
 FROM gen_durable
 """
+_SIGNALS = "SELECT id, target_id, name, payload::text, dedup_key, inserted_at FROM signals"
+_RECEIPTS = "SELECT target_id, dedup_key FROM signal_receipts"
+_WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = %s AND NOT granted)"
+# What an admission writes on a row that it lets start.
+_STAMP = "UPDATE gen_durable SET concurrency_shard = %s WHERE id = %s"
 _BUCKETS = """
 SELECT kind, key, shard, capacity, available, last_refill, debt FROM gen_durable_buckets ORDER BY kind, key, shard
 """
@@ -48,12 +57,15 @@ _DELETE = """
 WITH rows AS (DELETE FROM gen_durable),
 buckets AS (DELETE FROM gen_durable_buckets),
 configs AS (DELETE FROM gen_durable_bucket_configs)
-SELECT setval('gen_durable_id_seq', 1, false)
+SELECT setval('gen_durable_id_seq', 1, false), setval('signals_id_seq', 1, false)
 """
 _TRUNCATE = """
 TRUNCATE gen_durable, signals, signal_receipts, gen_durable_buckets, gen_durable_bucket_configs RESTART IDENTITY
 """
 _RESETS_PER_TRUNCATE = 50
+# An operation waits for a lock within a millisecond or two; on a busy machine it may take long to get there.
+_WAITING_WITHIN_S = 15
+_POLL_S = 0.0005
 _COLUMNS = tuple(Row.__dataclass_fields__)
 
 # The planner is free to choose; what an operation answers must not depend on it.
@@ -73,6 +85,15 @@ class Seen:
     correlation_guard: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """All that is committed: rows and pending signals by id, and the receipts."""
+
+    rows: Mapping[int, Seen]
+    signals: Mapping[int, PendingSignal]
+    receipts: frozenset[tuple[int, str]]
+
+
 class Sessions:
     """One session per planner for operations, one more that holds row locks, and the time that all of them see."""
 
@@ -85,8 +106,8 @@ class Sessions:
 
     @classmethod
     @contextmanager
-    def opened(cls, dsn: str, now: datetime) -> Iterator[Sessions]:
-        """Sessions on an empty database, which gets the clock and the schema.
+    def opened(cls, dsn: str, now: datetime, schema: Sequence[str] = ()) -> Iterator[Sessions]:
+        """Sessions on an empty database, which gets the clock, the schema, and what `schema` changes of it.
 
         Raises ValueError where the schema exists already: its column defaults would go by the system's clock.
         """
@@ -103,6 +124,8 @@ class Sessions:
             opened = cls(sessions, stack.enter_context(_connect(dsn)))
             opened.set_time(now)
             migrate(first)
+            for statement in schema:
+                first.execute(statement.encode())
             yield opened
 
     def set_time(self, now: datetime) -> None:
@@ -122,10 +145,11 @@ class Sessions:
         return perform(self._by_planner[planner], operation)
 
     def hold(self, ids: Collection[int]) -> None:
-        """Lock these rows in a transaction that stays open until `let_go`. They must be free."""
+        """Lock these rows as the engine does, in a transaction that stays open until `let_go`. They must be free."""
         if self._holder.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             self._holder.execute("BEGIN")
-        self._holder.execute("SELECT 1 FROM gen_durable WHERE id = ANY (%s) FOR UPDATE NOWAIT", (list(ids),))
+        query = "SELECT 1 FROM gen_durable WHERE id = ANY (%s) FOR NO KEY UPDATE NOWAIT"
+        self._holder.execute(query, (list(ids),))
 
     def hold_shards(self, key: str, shards: Collection[int]) -> None:
         """Lock these shards of a bucket key like `hold`."""
@@ -145,11 +169,61 @@ class Sessions:
         if self._holder.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             self._holder.execute("ROLLBACK")
 
-    def seen(self) -> dict[int, Seen]:
-        """The whole table as it is committed."""
+    def stamp(self, row_id: int, shard: int) -> None:
+        """Write on a row what an admission to this shard of its gate writes."""
+        next(iter(self._by_planner.values())).execute(_STAMP, (shard, row_id))
+
+    def call_holder(self, name: str) -> None:
+        """Let the session that holds locks go by this application name."""
+        self._holder.execute("SELECT set_config('application_name', %s, false)", (name,))
+
+    def queue(self, ids: Collection[int], operations: Sequence[tuple[str, Operation[Any]]]) -> list[Any]:
+        """Lock these rows, start the operations one behind the other, each in the session of its planner, and let go
+        when the last one waits. The answers, or the server's error for one that failed.
+
+        Each operation must be one that waits for these rows, and each planner another: then they take effect in their
+        order, for a row's waiters are served in it. An operation that does not wait, as none of the engine's would,
+        takes effect at once.
+        """
+        self.hold(ids)
+        with ThreadPoolExecutor(len(operations)) as threads:
+            try:
+                waiting = []
+                for planner, operation in operations:
+                    answer = threads.submit(self.perform, planner, operation)
+                    waiting.append(answer)
+                    self._wait_for_waiting(self._by_planner[planner].info.backend_pid, answer)
+            finally:
+                self.let_go()
+            return [_answer(each) for each in waiting]
+
+    def _wait_for_waiting(self, backend: int, answer: Future[Any]) -> None:
+        deadline = time.monotonic() + _WAITING_WITHIN_S
+        while not answer.done() and self._holder.execute(_WAITS, (backend,)).fetchone() != (True,):
+            if time.monotonic() > deadline:
+                raise TimeoutError("an operation neither ends nor waits for a lock")
+            time.sleep(_POLL_S)
+
+    def stored(self) -> Stored:
+        """The whole tables as they are committed."""
         connection = next(iter(self._by_planner.values()))
-        with connection.cursor(binary=True) as cursor:
-            return {values[0]: _seen(values) for values in cursor.execute(_ROWS, prepare=True)}
+        with connection.pipeline() if PIPELINE else nullcontext():
+            rows, signals, receipts = (
+                connection.cursor(binary=True).execute(query, prepare=True)
+                for query in (_ROWS, _SIGNALS, _RECEIPTS)
+            )
+        return Stored(
+            {values[0]: _seen(values) for values in rows},
+            {values[0]: _pending(values) for values in signals},
+            frozenset(receipts.fetchall()),
+        )
+
+
+def _answer(answer: Future[Any]) -> Any:
+    try:
+        return answer.result()
+    except psycopg.Error as error:
+        return error
 
 
 def _connect(dsn: str) -> psycopg.Connection[Any]:
@@ -170,4 +244,11 @@ def _seen(values: tuple[Any, ...]) -> Seen:
     if columns["result"] is not None:
         columns["result"] = canonical_text(columns["result"])
     columns["correlation_scope"] = frozenset(columns["correlation_scope"])
+    if columns["awaits"] is not None:
+        columns["awaits"] = tuple(columns["awaits"])
     return Seen(Row(**columns), *values[-2:])
+
+
+def _pending(values: tuple[Any, ...]) -> PendingSignal:
+    signal_id, target_id, name, payload, dedup_key, inserted_at = values
+    return PendingSignal(signal_id, target_id, name, canonical_text(payload), dedup_key, inserted_at)

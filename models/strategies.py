@@ -7,7 +7,7 @@ values each, so that jobs meet: the same keys, priorities that tie, instants to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from itertools import combinations
 from typing import Any
@@ -15,7 +15,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from engine.picker import INTEGER, LIVE, SMALLINT, STATUSES, Job, Status
+from engine.store.execution import STATUSES as EXECUTION_STATUSES
+from engine.store.execution import Child, TimerOp
 from engine.values import MAX_INDEXED_BYTES, MAX_JSON_DEPTH
+
+# Where the machines' clocks start.
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 # What has a meaning of its own in SQL, array literals, COPY, JSON or LIKE, and what text handling tends to get wrong.
 TEXT_CORNERS = (
@@ -266,6 +271,8 @@ def refused_jobs(draw: st.DrawFn) -> dict[str, Any]:
 CROWDED_QUEUES = ("default", "")
 CROWDED_KEYS = ("a", "a:1", "", "1", "2", "3", "4")
 CROWDED_IDENTITIES = ("x", "y", "")
+# Keys of one gate, where it is configured.
+GATED_KEYS = ("g:1", "g")
 CROWDED_STATES: tuple[dict[str, Any], ...] = (
     {},
     {"n": 1},
@@ -303,3 +310,121 @@ def crowded_jobs(now: datetime) -> st.SearchStrategy[Job]:
             (LIVE, ("runnable",), (), STATUSES, ("runnable", "executing", "done"))
         ),
     )
+
+
+def coordinated_jobs(now: datetime) -> st.SearchStrategy[Job]:
+    """Jobs that get to run, and so to wait, to fan out and to end: mostly eligible, some with a key or an identity."""
+    return st.builds(
+        Job,
+        fsm=st.just("m"),
+        step=st.just("s"),
+        state=st.sampled_from(CROWDED_STATES),
+        queue=st.sampled_from((*CROWDED_QUEUES[:1] * 6, *CROWDED_QUEUES[1:])),
+        priority=st.sampled_from((0, 0, 1)),
+        eligible_at=st.sampled_from((*[None] * 9, now + timedelta(seconds=30))),
+        concurrency_key=st.sampled_from((*[None] * 4, *GATED_KEYS, *GATED_KEYS, "a")),
+        correlation_key=st.none() | st.sampled_from(CROWDED_IDENTITIES),
+        correlation_scope=st.sampled_from((LIVE, LIVE, ("runnable", "executing"), ("runnable",), STATUSES)),
+        rate_limit=st.sampled_from((None, None, "r:1")),
+    )
+
+
+# ---- what a store holds ---------------------------------------------------------------------------------------------
+
+# Text of a JSON document may hold NUL characters: it is a column of text, and JSON escapes them.
+_JSON_CORNERS = (*TEXT_CORNERS, "\x00", "a\x00b", "\\x00\x00")
+
+
+def _one_of_values(values: Sequence[Any]) -> st.SearchStrategy[Any]:
+    """Drawn by place: Hypothesis writes out what `sampled_from` is given, and some of these are long."""
+    return st.integers(min_value=0, max_value=len(values) - 1).map(values.__getitem__)
+
+
+_json_texts = st.one_of(
+    _one_of_values(_JSON_CORNERS), st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+)
+_stored_texts = st.one_of(_one_of_values(TEXT_CORNERS), st.text(_CHARACTERS, max_size=8))
+_documents: st.SearchStrategy[Any] = st.one_of(
+    _json_texts,
+    st.integers(min_value=-(10**60), max_value=10**60),
+    st.floats(allow_nan=False, allow_infinity=False),
+    _one_of_values(
+        (
+            None, True, False, 0, 0.0, -0.0, 1, 1.0, 1e16, 1e23, 1e308, 5e-324, 2**53 + 1, 2**64, 10**4000, [], {},
+            [[], {"": None}], {"a": {"b": [1, 1.0, True, "1"]}}, _nested(MAX_JSON_DEPTH - 4),
+        )
+    ),
+)  # fmt: skip
+# Any JSON object that a context, a payload or a step of a trace may be. "index" is what a trace adds.
+json_documents: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    _one_of_values(({}, {"n": 1}, {"n": 1.0}, {"n": True}, {"index": "mine"}, {"": {"\x00": "\x00"}})),
+    st.dictionaries(_json_texts, _documents, max_size=2),
+)
+
+# Ids that meet, and that sort otherwise in most languages than by their code points.
+CROWDED_IDS = ("a", "b", "B", "é", "z", "a b", "_", "\U0001f600", "k" * 1_000)
+crowded_ids = st.one_of(_one_of_values(CROWDED_IDS[:3]), _one_of_values(CROWDED_IDS))
+
+# Ids of events, of which the empty one is no other than the rest.
+crowded_events = st.one_of(_one_of_values(CROWDED_IDS[:3]), _one_of_values(("", *CROWDED_IDS)))
+
+# What an execution may be, beside its id and version.
+drafts: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"definition_id": st.sampled_from(("order", "b", "")), "context": json_documents},
+    optional={
+        "definition_fqn": st.none() | _stored_texts,
+        "root_path": _stored_texts,
+        "status": st.sampled_from(EXECUTION_STATUSES),
+        "outcome": st.none() | _stored_texts,
+        "error": st.none() | _json_texts,
+        "active_path": st.none() | _stored_texts,
+        "history": st.dictionaries(_json_texts, _json_texts, max_size=2),
+        "priority": st.integers(min_value=0, max_value=4),
+        "parent_id": st.none() | crowded_ids,
+        "child_id": st.none() | _json_texts,
+        "children": st.dictionaries(
+            _json_texts,
+            st.builds(
+                Child,
+                root_path=_json_texts,
+                finished=st.booleans(),
+                outcome=st.none() | _json_texts,
+                result=_documents,
+            ),
+            max_size=2,
+        ),
+        "invoke_seq": st.integers(min_value=0, max_value=2**40),
+    },
+)
+
+# Target, kind and payload of an event; its id is the caller's to give.
+emits = st.tuples(st.none() | crowded_ids, _stored_texts, json_documents)
+
+CROWDED_PATHS = ("wait", "", "wait/é")
+# To the smallest difference that a float has, before the epoch, and as far away as floats go.
+CROWDED_INSTANTS = (0.0, 1.5, 1_800_000_000.0, 1_800_000_000.0000002, -1.0, 1.7976931348623157e308, 5e-324)
+crowded_timers = st.one_of(
+    st.builds(
+        TimerOp, st.just("schedule"), st.sampled_from(CROWDED_PATHS), st.sampled_from(CROWDED_INSTANTS)
+    ),
+    st.builds(TimerOp, st.just("cancel"), st.sampled_from(CROWDED_PATHS)),
+)
+
+spawns = st.tuples(crowded_ids, _stored_texts, json_documents)
+
+# Values with no JSON text, or one that would come back as another value.
+refused_documents: st.SearchStrategy[Any] = st.one_of(
+    _one_of_values(
+        (
+            "\ud800", ["\udfff"], {"\ud800": 1}, float("nan"), [float("inf")], {"a": float("-inf")}, 10**5000, object(),
+            b"x", {1}, datetime(2026, 1, 1, tzinfo=UTC), 1j, {1: 2}, [{None: 1}], {True: 1, "true": 2}, {1.5: 0},
+            _nested(MAX_JSON_DEPTH + 1),
+        )
+    ),
+    st.builds(lambda before, after: before + "\udc80" + after, _json_texts, _json_texts),
+)  # fmt: skip
+
+# Groups that meet, and what their messages say: an event's JSON or any other text.
+CROWDED_GROUPS = ("a", "b", "B", "", "é", "k" * MAX_INDEXED_BYTES)
+crowded_groups = st.one_of(_one_of_values(CROWDED_GROUPS[:3]), _one_of_values(CROWDED_GROUPS))
+message_texts = st.one_of(_one_of_values(('{"id":"e","kind":"k"}', "", "\\x00")), _stored_texts)

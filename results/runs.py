@@ -25,7 +25,9 @@ VerdictWord = Literal["held", "violated", "unknown"]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """`verdict.json`. Times in milliseconds, rates per second. `reason` says why a verdict is `unknown`."""
+    """`verdict.json`. Times in milliseconds, rates per second. `reason` says why a verdict is `unknown`.
+    `exercised`: what the load put the engine through, as {name: {"count", "finding"}}; what did not happen is
+    `not_exercised` (`invariants/exercise.py`)."""
 
     schema: int = SCHEMA
     verdict: VerdictWord
@@ -39,6 +41,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     seconds: float
     faults: list[dict[str, Any]]
     invariants: dict[str, Any]
+    exercised: dict[str, dict[str, int | str]] = msgspec.field(default_factory=dict)
     throughput: dict[str, float]
     latency_ms: dict[str, dict[str, float]]
     ledger: dict[str, int]

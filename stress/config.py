@@ -47,7 +47,8 @@ class RunConfig:
             f"--nodes {self.nodes}",
             f"--faults {','.join(self.faults) or 'none'}",
             f"--seed {self.seed}",
-            f"--pg {self.source}",
+            # Secrets are recorded nowhere: whoever runs it again sets the variable.
+            '--pg "dsn:$PGREFEREE_DSN"' if self.source.kind == "dsn" else f"--pg {self.source}",
         ]
         if self.mutant is not None:
             words.append(f"--mutant {self.mutant}")

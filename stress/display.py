@@ -33,7 +33,7 @@ class Snapshot:
         violations = f" · {self.violations} violations" if self.violations else ""
         return (
             f"{self.phase} {self.seconds:.0f}/{self.of_seconds:.0f} s · nodes {self.nodes}/{self.of_nodes} · "
-            f"faults {faults} · inserts {self.requests:,} · waiting {self.waiting:,} · "
+            f"faults {faults} · calls {self.requests:,} · waiting {self.waiting:,} · "
             f"transactions {self.transactions:,}{violations}"
         )
 

@@ -16,10 +16,10 @@ from invariants.history.operations import Operation
 from invariants.judge import judge
 from invariants.ledger.frames import NAME as LEDGER
 from invariants.ledger.frames import read_transactions
-from invariants.verdict import EXIT_CODES, Report
+from invariants.verdict import EXIT_CODES, Report, exercises
 from results.runs import Verdict, write_json
 from stress.config import RunConfig
-from stress.scenarios import SCENARIOS
+from stress.scenarios import SCENARIOS, StoreScenario
 
 if TYPE_CHECKING:
     from stress.run import Run
@@ -54,7 +54,7 @@ def judge_run(run: Run) -> Judged:
 def stopped_run(run: Run, reason: str) -> Judged:
     """A run that ended early: unknown, with what was recorded beside it."""
     run.swarm.destroy()
-    run.recording.abandon()
+    run.recording.abandon(f"the run was {reason}" if reason == INTERRUPTED else reason)
     return _judge(run, stopped=reason)
 
 
@@ -83,8 +83,12 @@ def never_began(config: RunConfig, folder: Path, reason: str) -> Judged:
 
 def _judge(run: Run, *, stopped: str | None) -> Judged:
     folder = run.folder
+    scenario = SCENARIOS[run.config.scenario]
     evidence = msgspec.structs.replace(
-        run.recording.evidence, exercises=SCENARIOS[run.config.scenario].exercises
+        run.recording.evidence,
+        exercises=scenario.exercises,
+        areas=scenario.subject.areas,
+        trace_max=scenario.trace_max if isinstance(scenario, StoreScenario) else None,
     )
     write_json(folder / "run.json", _described(run.config, run.server, evidence))
     operations = merge_folder(folder)
@@ -111,6 +115,7 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
         seconds=round(run.load_seconds, 3),
         faults=[_fault(operation) for operation in operations if operation.f == "fault"],
         invariants=report.invariants(),
+        exercised=exercises(report.exercised),
         throughput=_throughput(operations, report, run),
         latency_ms=latencies_ms(operations),
         ledger={"transactions": report.transactions, "changes": report.changes},

@@ -105,10 +105,10 @@ class Recording:
             self._ledger.stop()
         self.evidence = self._evidence(connection, at_rest=True)
 
-    def abandon(self) -> None:
-        """The run ends early: have the recorder write what it has."""
+    def abandon(self, reason: str) -> None:
+        """The run ends early: have the recorder write what it has, and why there is no more."""
         if self._ledger is not None:
-            self._ledger.close()
+            self._ledger.abandon(reason)
 
     def _evidence(self, connection: psycopg.Connection[Any], *, at_rest: bool) -> Evidence:
         row = connection.execute(DEADLOCKS).fetchone()

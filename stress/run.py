@@ -20,13 +20,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from engine.operation import perform
 from engine.postgres import HarnessError, Server, Stopped, provision
 from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
@@ -40,7 +38,7 @@ from stress.faults import PlannedFault, plan_faults
 from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stopped_run
 from stress.recording import Recording
 from stress.scenarios import SCENARIOS
-from stress.swarm.mutation import limiter_for
+from stress.subjects import Subject
 from stress.swarm.swarm import ChildDied, Swarm
 
 TICK_S = 0.05
@@ -50,20 +48,6 @@ DRAIN_TIMEOUT_S = 90.0
 # A drain whose ledger already shows a violation has nothing more to prove.
 VIOLATED_DRAIN_S = 8.0
 LOOK_S = 0.25
-# How many jobs have not ended and may still move, and when the last of them did. One that waits for a signal without a
-# deadline cannot: the clients are gone. Whether its wait is in order is for the rules to say.
-UNFINISHED = """
-SELECT count(*), max(updated_at) FROM gen_durable
-WHERE status < 'done' AND (status <> 'awaiting_signal' OR await_deadline IS NOT NULL)
-"""
-# The same of those that a node works on. Two index scans: during the load finished jobs must not slow the nodes.
-WAITING = """
-SELECT count(*), max(updated_at) FROM (
-    SELECT updated_at FROM gen_durable WHERE status = 'runnable'
-    UNION ALL
-    SELECT updated_at FROM gen_durable WHERE status = 'executing'
-) AS waiting
-"""
 
 
 class Unfinished(Exception):
@@ -96,8 +80,13 @@ class Run:
     phase: str = "start"
     load_began: float = 0.0
     load_seconds: float = 0.0
-    waiting: tuple[int, datetime | None] = (0, None)
+    waiting: tuple[int, str | None] = (0, None)
     looked_at: float = 0.0
+
+    @property
+    def subject(self) -> Subject:
+        """The system that is driven."""
+        return SCENARIOS[self.config.scenario].subject
 
     def load(self) -> None:
         """Phases 1 and 2."""
@@ -145,10 +134,10 @@ class Run:
         """Phase 4."""
         self._enter("rest")
         self.swarm.stop_nodes()
-        # A killed node credits nothing: what it held is counted by a sweep, and the nodes have made their last.
-        limiter = limiter_for(self.config.mutant, SCENARIOS[self.config.scenario].limits)
-        if limiter is not None:
-            self.recording.did("reconcile", lambda: perform(self.connection, limiter.reconcile()))
+        settling = self.subject.settling(SCENARIOS[self.config.scenario], self.config.mutant)
+        if settling is not None:
+            name, settle = settling
+            self.recording.did(name, lambda: settle(self.connection))
         self.recording.finish(self.connection)
 
     def _enter(self, phase: str) -> None:
@@ -224,12 +213,13 @@ class Run:
         self.active.remove(fault)
         self.recording.healed(fault.token)
 
-    def _look(self) -> tuple[int, datetime | None]:
-        """How many jobs wait, and when the last of them moved."""
+    def _look(self) -> tuple[int, str | None]:
+        """How much waits, and what changes when any of it moves."""
         self.looked_at = time.monotonic()
-        row = self.connection.execute(UNFINISHED if self.phase == "drain" else WAITING).fetchone()
+        query = self.subject.unfinished if self.phase == "drain" else self.subject.waiting
+        row = self.connection.execute(query.encode()).fetchone()
         assert row is not None
-        self.waiting = (row[0], row[1])
+        self.waiting = (int(row[0]), row[1])
         return self.waiting
 
 
@@ -259,8 +249,9 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
 
 def _on_server(config: RunConfig, server: Server, folder: Path, display: Display) -> Judged:
     with psycopg.connect(server.dsn, autocommit=True) as connection:
-        migrate(connection)
-        for statement in () if config.mutant is None else REGISTRY[config.mutant].schema:
+        for area in SCENARIOS[config.scenario].subject.areas:
+            migrate(connection, area)
+        for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
             connection.execute(statement.encode())
         with _run(config, server, folder, display, connection) as started:
             stopped = _carry_out(started)
@@ -294,7 +285,7 @@ def _run(
         nodes=config.nodes,
         lease_s=knobs.LEASE_TTL_MS / 1000,
     )
-    swarm = Swarm(config, server.dsn, folder)
+    swarm = Swarm(config, (server.dsn,), folder)
     with Recording.started(server, folder) as recording:
         try:
             yield Run(config, server, folder, display, swarm, recording, connection, list(planned))

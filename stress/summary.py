@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from invariants.render import print_report, print_verdict
+from invariants.render import print_exercises, print_report, print_verdict
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
 
 RATES = {
@@ -30,6 +30,7 @@ def print_summary(judged: Judged) -> None:
     console.print(", ".join(rates), soft_wrap=True)
     if 0 < (reached := verdict.ledger["transactions"]) < EXPECTED_TRANSACTIONS_PER_S * verdict.seconds:
         console.print(f"This machine allowed {reached:,} transactions in {verdict.seconds:.0f} s.")
+    print_exercises(console, judged.report.exercised)
     print_report(console, judged.report)
     print_verdict(console, verdict.verdict, verdict.reason)
     console.print(f"recorded in {judged.folder}", soft_wrap=True)

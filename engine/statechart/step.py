@@ -28,7 +28,7 @@ from engine.statechart.chart import REMEMBERED, Chart, Chore, Go, Scope
 from engine.store.execution import TERMINAL, Child, Emit, Event, Execution, Spawn, TimerOp
 
 # Kinds of events that the chart itself does not name.
-START, TIMER, FINISHED, CANCEL = "chart.start", "chart.timer", "chart.finished", "chart.cancel"
+START, TIMER, FINISHED, CANCEL = "start", "timer", "finished", "cancel"
 MAX_ERROR_CHARACTERS = 2_000
 
 
@@ -55,7 +55,7 @@ def began(chart: Chart, execution_id: str, context: dict[str, Any] | None = None
 
 def start_event(execution_id: str) -> Event:
     """The event that sets an execution off; there is one such event in its life."""
-    return Event(id=f"{execution_id}:start", kind=START)
+    return Event(id=f"start:{execution_id}", kind=START)
 
 
 def step(chart: Chart, execution: Execution, event: Event, now: float) -> Effects:
@@ -63,7 +63,12 @@ def step(chart: Chart, execution: Execution, event: Event, now: float) -> Effect
     try:
         return _Step(chart, deepcopy(execution), event, now).run()
     except _Failed as failure:
-        return _Step(chart, deepcopy(execution), event, now).fail(str(failure))
+        return failed(chart, execution, event, now, str(failure))
+
+
+def failed(chart: Chart, execution: Execution, event: Event, now: float, error: str) -> Effects:
+    """What comes of an event whose step cannot be taken: the execution ends as FAILED."""
+    return _Step(chart, deepcopy(execution), event, now).fail(error[:MAX_ERROR_CHARACTERS])
 
 
 class _Failed(Exception):
@@ -86,7 +91,7 @@ class _Step:
         return self._traced(before)
 
     def fail(self, error: str) -> Effects:
-        self._end("FAILED", "failed", error[:MAX_ERROR_CHARACTERS])
+        self._end("FAILED", "failed", error)
         return self._traced(self.execution.active_path)
 
     def _traced(self, before: str | None) -> Effects:

@@ -6,10 +6,12 @@ first save, then one more with each commit that succeeded, and the old one again
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+
+from engine.values import UnstorableValue
 
 Json = Any
 
@@ -137,3 +139,22 @@ class CommitOutcomeUnknown(Exception):
     def __init__(self, execution_id: str) -> None:
         super().__init__(f"execution {execution_id}: the connection was lost during the commit")
         self.execution_id = execution_id
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of an execution and everything that happens with it, all or none of it.
+
+    `emits` are delivered in their order. Of several operations on one timer's path the last one counts. Without effects
+    (an event's marker is none) it is a state-only commit.
+    """
+
+    execution: Execution
+    emits: Sequence[Emit | tuple[str | None, Event]] = ()
+    processed_event_id: str | None = None
+    timers: Sequence[TimerOp] = ()
+    spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = ()
+    trace: Mapping[str, Json] | None = None
+
+
+# Why a commit of a batch did not happen, or may not have.
+Refusal = StoreConflict | UnstorableValue | CommitOutcomeUnknown

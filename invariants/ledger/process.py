@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -72,6 +73,12 @@ class RecorderProcess:
         self.close()
         assert self._ended is not None
         return self._ended
+
+    def abandon(self, reason: str, timeout_s: float = 20.0) -> None:
+        """The run ends early: have it write what it has, with the reason why there is no more."""
+        with contextlib.suppress(RecorderError, ValueError):
+            self._tell({"abandon": reason})
+        self.close(timeout_s)
 
     def close(self, timeout_s: float = 20.0) -> None:
         """End it in good order if it still runs: its input is closed. One that does not end in time is

@@ -10,6 +10,7 @@ by every user.
     parent → {"until": lsn or null}                      stop when that is passed; null: when everything is
     that is
                                                          committed now
+    parent → {"abandon": reason}                         stop now: the run ends early
     → parent {"event": "done", "complete", "transactions", "changes", "differences", "reason"}
     → parent {"event": "failed", "error", "usage"}       instead, when it cannot record
 
@@ -48,6 +49,7 @@ from invariants.ledger.reader import (
 )
 from invariants.ledger.state import Table
 from invariants.picker import TABLE, check_generated
+from invariants.stored import TABLES as STORED_TABLES
 
 log = logging.getLogger("invariants.recorder")
 
@@ -72,9 +74,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The parent's order to stop."""
+    """The parent's order to stop: when `until` is passed, or at once because of what `abandon` says."""
 
     until: str | None = None
+    abandon: str | None = None
 
 
 class Orders:
@@ -117,7 +120,11 @@ class Orders:
                 return
             self._buffer += data
         if b"\n" in self._buffer:
-            self.order = msgspec.json.decode(self.line(), type=Order)
+            order = msgspec.json.decode(self.line(), type=Order)
+            if order.abandon is not None:
+                self.stopped = order.abandon
+            else:
+                self.order = order
 
     def _stop(self, number: int, _: object) -> None:
         self.stopped = f"interrupted by {signal.Signals(number).name}"
@@ -250,7 +257,7 @@ class Recording:
             return LedgerSummary(judge.transactions, judge.changes, False, reason=reason)
         compared, differences, generated = 0, [], []
         try:
-            for name in ("signals", TABLE):
+            for name in ("signals", TABLE, *sorted(STORED_TABLES)):
                 table = judge.table(name)
                 if table is not None:
                     count, differs, wrong = compare(self._config.dsn, table)

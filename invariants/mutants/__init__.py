@@ -5,9 +5,35 @@ of testing nothing), the schema, or one protocol step of the processes that the 
 knows nothing of them. `REGISTRY` holds all by name.
 """
 
+from invariants.mutants.coordination import COORDINATION_MUTANTS
+from invariants.mutants.limiter import LIMITER_MUTANTS
+from invariants.mutants.maintenance import MAINTENANCE_MUTANTS
 from invariants.mutants.mutant import DriftedPatchError, Mutant, Patch, ProtocolStep
+from invariants.mutants.node import NODE_MUTANTS
 from invariants.mutants.picker import PICKER_MUTANTS
+from invariants.mutants.store import STORE_MUTANTS
+from invariants.mutants.transport import TRANSPORT_MUTANTS
 
-REGISTRY: dict[str, Mutant] = {mutant.name: mutant for mutant in PICKER_MUTANTS}
+REGISTRY: dict[str, Mutant] = {
+    mutant.name: mutant
+    for mutants in (
+        PICKER_MUTANTS,
+        COORDINATION_MUTANTS,
+        LIMITER_MUTANTS,
+        MAINTENANCE_MUTANTS,
+        NODE_MUTANTS,
+        STORE_MUTANTS,
+        TRANSPORT_MUTANTS,
+    )
+    for mutant in mutants
+}
 
-__all__ = ["REGISTRY", "DriftedPatchError", "Mutant", "Patch", "ProtocolStep"]
+__all__ = [
+    "REGISTRY",
+    "STORE_MUTANTS",
+    "TRANSPORT_MUTANTS",
+    "DriftedPatchError",
+    "Mutant",
+    "Patch",
+    "ProtocolStep",
+]

@@ -7,6 +7,8 @@ from typing import Final
 
 from invariants.mutants.mutant import Mutant, Patch
 
+_ONE_IDENTITY: Final = "ON CONFLICT (correlation_guard) WHERE correlation_guard IS NOT NULL DO NOTHING\n"
+
 PICKER_MUTANTS: Final = (
     Mutant(
         name="outcome-unguarded",
@@ -32,6 +34,16 @@ PICKER_MUTANTS: Final = (
         summary="the unique index on executing keys is gone; a claim still looks for an executing sibling",
         caught_by=("k1-exclusion",),
         schema=("DROP INDEX gen_durable_concurrency_active",),
+    ),
+    Mutant(
+        name="identity-unguarded",
+        summary="the unique index on identities is gone, and no insert looks for a conflict",
+        caught_by=("identity-unique",),
+        statements={
+            name: (Patch(_ONE_IDENTITY, ""),)
+            for name in ("picker/insert", "picker/insert_many", "picker/flush_children")
+        },
+        schema=("DROP INDEX gen_durable_correlation",),
     ),
     Mutant(
         name="insert-many-unordered",
@@ -200,19 +212,6 @@ PICKER_MUTANTS: Final = (
         "insert waits for another flush that has given an identity up",
         caught_by=("no-deadlock",),
         protocol=frozenset(("children-after-update",)),
-    ),
-    Mutant(
-        name="reclaim-without-margin",
-        summary="a boot takes back whatever carries its prefix, also from a living node of the same name",
-        caught_by=("lease-respect",),
-        statements={
-            "maintenance/reclaim": (
-                Patch(
-                    "g.lease_expires_at < now() + $2::double precision * interval '1 millisecond'",
-                    "$2::double precision IS NOT NULL",
-                ),
-            )
-        },
     ),
     Mutant(
         name="key-collides-with-id",

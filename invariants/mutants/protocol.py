@@ -1,22 +1,30 @@
-"""Pickers that take one step of their protocol differently: mutants that no edit of a statement can express."""
+"""Pickers, limiters and schedulers that take one step of their protocol differently: mutants that no edit of a
+statement can express."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+
+import psycopg
 
 import engine.node
 from engine import operation
+from engine.limiter import Limit, PostgresLimiter
+from engine.limits import PROVISIONAL_SHARD, Admission
 from engine.machine import Step
-from engine.operation import Begin, Call, Operation, Row, call
-from engine.picker import Commit, Ended, Hold, Job, Picker
+from engine.maintenance import Maintenance
+from engine.operation import Begin, Call, Operation, Row, T, call
+from engine.picker import Claimed, Commit, Ended, Hold, Job, Picker
 from engine.policy import QueuePolicy
 from engine.scheduler import Scheduler
 from engine.statements import Catalogue, Statement
 from engine.values import UnstorableValue
-from invariants.mutants.mutant import Mutant
+from invariants.mutants.mutant import Mutant, ProtocolStep
+from invariants.mutants.node import SleepsUntilPoked
 
 _COLUMNS = (
     "fsm", "fsm_version", "step", "state", "queue", "priority", "eligible_at", "concurrency_key", "rate_limit",
@@ -97,6 +105,102 @@ def picker_of(mutant: Mutant | None) -> Picker:
     return Picker(catalogue)
 
 
+class AdmitsTheToldKey(PostgresLimiter):
+    """An admission draws on the key that it is told, not on the one that its row has: the commit that brings it is
+    yet to come."""
+
+    def admit(self, rows: Sequence[Claimed]) -> Operation[Admission]:
+        """As the limiter's, the keys sent along."""
+        keys = {row.id: row.concurrency_key for row in rows}
+        return _told(super().admit(rows), keys)
+
+
+def _told(admission: Operation[T], keys: dict[int, str | None]) -> Operation[T]:
+    """The operation, with one argument more for each of its statements: a key for each id of the first."""
+    try:
+        pending = next(admission)
+        while True:
+            assert isinstance(pending, Call)
+            ids = pending.arguments[0]
+            assert isinstance(ids, list)
+            try:
+                answer = yield call(pending.statement, *pending.arguments, [keys[row] for row in ids])
+            except psycopg.Error as error:
+                pending = admission.throw(error)
+            else:
+                pending = admission.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def limiter_of(mutant: Mutant | None, limits: Sequence[Limit]) -> PostgresLimiter:
+    """The limiter over the sound catalogue, or the mutant's over its own."""
+    if mutant is None:
+        return PostgresLimiter(limits)
+    kind = AdmitsTheToldKey if "admits-before-it-continues" in mutant.protocol else PostgresLimiter
+    return kind(limits, mutant.apply(Catalogue.load()))
+
+
+def maintenance_of(mutant: Mutant | None) -> Maintenance:
+    """The sweeps over the sound catalogue, or over the mutant's."""
+    return Maintenance(None if mutant is None else mutant.apply(Catalogue.load()))
+
+
+class InlineOntoAnyKey(Scheduler):
+    """A continuation is taken onto whatever key it names. Which of them are gates the flush looks up."""
+
+    def _inline(self, commit: Commit, step: Step, row: Claimed) -> Commit:
+        if commit.kind != "next" or commit.step is None or self._stopping:
+            return commit
+        if not self._registry.goes_on_inline(step, commit.step):
+            return commit
+        rekeyed = commit.sets_key and commit.concurrency_key != row.concurrency_key
+        return replace(
+            commit,
+            kind="continue",
+            sets_key=rekeyed,
+            concurrency_key=commit.concurrency_key if rekeyed else None,
+            gated=rekeyed and commit.concurrency_key is not None,
+            lease_ms=self._policy.lease_ttl_ms,
+        )
+
+
+class AdmitsBeforeItContinues(Scheduler):
+    """A continuation onto a gate's key asks the limiter first and commits then."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._answers: dict[Hold, Admission | None] = {}
+
+    async def _execute(self, lease: Any) -> Commit:
+        row, commit = lease.claimed, await super()._execute(lease)
+        if commit.kind == "continue" and commit.gated:
+            self._answers[lease.hold] = await super()._ask_limiter([as_continued(row, commit)])
+        return commit
+
+    async def _ask_limiter(self, rows: list[Claimed]) -> Admission | None:
+        hold = Hold(rows[0].id, rows[0].claim)
+        if hold in self._answers:
+            return self._answers.pop(hold)
+        return await super()._ask_limiter(rows)
+
+    def _forget(self, lease: Any) -> None:
+        self._answers.pop(lease.hold, None)
+        super()._forget(lease)
+
+
+def as_continued(row: Claimed, commit: Commit) -> Claimed:
+    """The row as an admission sees it once a continuation onto a gate's key has committed."""
+    return replace(
+        row,
+        concurrency_key=commit.concurrency_key,
+        concurrency_shard=PROVISIONAL_SHARD,
+        rate_limit=commit.rate_limit,
+        weight=commit.weight,
+    )
+
+
 class CrashesOnUnstorable(Scheduler):
     """An outcome that cannot be stored ends its worker: the lease runs out, the row is reaped, and all begins anew."""
 
@@ -106,13 +210,21 @@ class CrashesOnUnstorable(Scheduler):
         return super()._answer_error(step, hold, turn, error)
 
 
+SCHEDULERS: dict[ProtocolStep, type[Scheduler]] = {
+    "serialise-outside-guard": CrashesOnUnstorable,
+    "inline-onto-any-key": InlineOntoAnyKey,
+    "admits-before-it-continues": AdmitsBeforeItContinues,
+    "sleep-until-poked": SleepsUntilPoked,
+}
+
+
 @contextmanager
 def nodes_of(mutant: Mutant | None) -> Iterator[None]:
     """While the block runs, nodes of this process take the mutant's steps."""
-    steps = frozenset() if mutant is None else mutant.protocol
+    steps: frozenset[ProtocolStep] = frozenset() if mutant is None else mutant.protocol
     scheduler, threshold = vars(engine.node)["Scheduler"], QueuePolicy.demand_threshold
-    if "serialise-outside-guard" in steps:
-        setattr(engine.node, "Scheduler", CrashesOnUnstorable)  # noqa: B010  # a constant to the type checker
+    for step in steps & SCHEDULERS.keys():
+        setattr(engine.node, "Scheduler", SCHEDULERS[step])  # noqa: B010  # a constant to the type checker
     if "min-demand-unclamped" in steps:
         setattr(QueuePolicy, "demand_threshold", property(lambda queue: queue.min_demand))  # noqa: B010
     try:

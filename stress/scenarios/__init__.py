@@ -10,11 +10,29 @@ from stress.scenarios.children import CHILDREN
 from stress.scenarios.inline import INLINE
 from stress.scenarios.limits import LIMITED
 from stress.scenarios.mixed import MIXED
+from stress.scenarios.pokes_dropped import POKES_DROPPED
 from stress.scenarios.scenario import Converse, Insert, InsertMany, Operation, Planned, Scenario, Send
 from stress.scenarios.signals import SIGNALS
+from stress.scenarios.statechart import STATECHART
+from stress.scenarios.store import CONTENTION
+from stress.scenarios.store_scenario import StoreScenario
 
-SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for scenario in (MIXED, SIGNALS, CHILDREN, INLINE, LIMITED)
+AnyScenario = Scenario | StoreScenario
+
+SCENARIOS: dict[str, AnyScenario] = {
+    scenario.name: scenario
+    for scenario in (MIXED, SIGNALS, CHILDREN, INLINE, LIMITED, POKES_DROPPED, CONTENTION, STATECHART)
 }
 
-__all__ = ["SCENARIOS", "Converse", "Insert", "InsertMany", "Operation", "Planned", "Scenario", "Send"]
+__all__ = [
+    "SCENARIOS",
+    "AnyScenario",
+    "Converse",
+    "Insert",
+    "InsertMany",
+    "Operation",
+    "Planned",
+    "Scenario",
+    "Send",
+    "StoreScenario",
+]

@@ -32,21 +32,22 @@ WEIGHTS = (0.5, 1.0, 1.0, 2.5, 7.0)
 OTHER_KEYS = ("hot:0", "hot:1")
 
 
-def next_operation(random: Random, _window: int) -> Operation:
+def limited(random: Random) -> Planned:
     """One job of a gate, of a rate limit, of both, or a chain that hands its slot on."""
     draw = random.random()
     if draw < 0.40:
-        return Insert(_planned("gated", _steps(random), random.choice(GATE_KEYS)))
+        return _planned("gated", _steps(random), random.choice(GATE_KEYS))
     if draw < 0.60:
-        return Insert(_planned("rated", ("done",), rate=random.choice(RATES), weight=random.choice(WEIGHTS)))
+        return _planned("rated", ("done",), rate=random.choice(RATES), weight=random.choice(WEIGHTS))
     if draw < 0.70:
         key = random.choice(GATE_KEYS)
-        return Insert(
-            _planned("both", ("sleep:5", "done"), key, random.choice(RATES), random.choice(WEIGHTS))
-        )
-    return Insert(
-        _planned("chains", _handoffs(random), random.choice((None, *GATE_KEYS)), fsm=InlineScript.name)
-    )
+        return _planned("both", ("sleep:5", "done"), key, random.choice(RATES), random.choice(WEIGHTS))
+    return _planned("chains", _handoffs(random), random.choice((None, *GATE_KEYS)), fsm=InlineScript.name)
+
+
+def next_operation(random: Random, _window: int) -> Operation:
+    """One limited job."""
+    return Insert(limited(random))
 
 
 def _steps(random: Random) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ The result is a function of what the client sent: a signal lost, or taken twice,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -26,6 +27,8 @@ ROUNDS = (1, 3)
 SIGNALS_PER_ROUND = (1, 1, 2, 3)
 TIMEOUT_MS = 40.0
 NOISE = "noise"
+# Some clients let their machine wait past its time-out.
+SHARE_OF_LATE, LATE_MS = 0.1, 4 * TIMEOUT_MS
 
 
 def fold(total: int, values: int) -> int:
@@ -80,6 +83,8 @@ def conversation(random: Random, queue: str = "default") -> Converse:
         sends.append(Send(NOISE, {"n": 1}, None, False))
     if random.random() < 0.4:
         random.shuffle(sends)
+    if random.random() < SHARE_OF_LATE:
+        sends[0] = replace(sends[0], pause_ms=LATE_MS)
     state: dict[str, Any] = {"rounds": rounds, "sum": 1, "waited": False}
     job = Job(fsm=Mailbox.name, step="ask", state=state, queue=queue, correlation_key=identity)
     needs = tuple(send.dedup for send in sends if send.dedup is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
@@ -11,14 +12,16 @@ from stress.scenarios.children import EXERCISES as CHILDREN
 from stress.scenarios.family import Family, family
 from stress.scenarios.inline import EXERCISES as INLINE
 from stress.scenarios.inline import chain
+from stress.scenarios.limits import EXERCISES as LIMITED
+from stress.scenarios.limits import LIMITS, limited
 from stress.scenarios.mailbox import Mailbox, conversation
 from stress.scenarios.scenario import Insert, InsertMany, Operation, Planned, Scenario
 from stress.scenarios.script import InlineScript, Script, ThreadedScript, expected_end, initial_state
 from stress.scenarios.signals import EXERCISES as SIGNALS
 
-HOT_KEYS = 6
-WIDE_KEYS = 500
-IDENTITIES_PER_WINDOW = 24
+HOT_KEYS = 8
+SPREAD_KEYS = 500
+IDENTITIES_PER_WINDOW = 18
 QUEUES = ("default", "bulk", "urgent")
 PRIORITIES = (-5, 0, 0, 0, 3, 9)
 SCOPES: tuple[tuple[Status, ...], ...] = (
@@ -43,9 +46,14 @@ SCRIPTS: tuple[tuple[float, tuple[str, ...]], ...] = (
     (0.02, ("unstorable",)),
 )
 MANY = (5, 40)
-SHARE_OF_BATCHES = 0.12
-# Of the other acts: conversations, families, and chains in line.
-SHARES = (("plain", 0.70), ("conversation", 0.12), ("family", 0.05), ("chain", 0.13))
+SHARE_OF_BATCHES = 0.18
+# Of the other acts: conversations, families, chains in line, and jobs that need a slot or tokens.
+SHARES = (("plain", 0.65), ("conversation", 0.12), ("family", 0.05), ("chain", 0.08), ("limited", 0.10))
+# What limits hold back would fill the window of other jobs' picks.
+GATED, RATED = "gated", "rated"
+MAX_IN_QUEUE = {GATED: 60, RATED: 60}
+# Long enough for a client to finish its conversation in most cases, short enough to be over many times in a run.
+RETENTION_MS = 1_500.0
 
 
 def next_operation(random: Random, window: int) -> Operation:
@@ -60,12 +68,17 @@ def next_operation(random: Random, window: int) -> Operation:
                 return Insert(family(random, queue))
             case "chain":
                 return Insert(chain(random, queue))
+            case "limited":
+                planned = limited(random)
+                own = GATED if planned.job.rate_limit is None else RATED
+                return Insert(replace(planned, job=replace(planned.job, queue=own)))
             case _:
-                return Insert(_planned(random, window))
-    return InsertMany(tuple(_planned(random, window, clash=True) for _ in range(random.randint(*MANY))))
+                return Insert(plain(random, window))
+    return InsertMany(tuple(plain(random, window, clash=True) for _ in range(random.randint(*MANY))))
 
 
-def _planned(random: Random, window: int, *, clash: bool = False) -> Planned:
+def plain(random: Random, window: int, *, clash: bool = False) -> Planned:
+    """A job of a script; one that may `clash` takes one of the identities of its moment."""
     script = random.choices([words for _, words in SCRIPTS], [share for share, _ in SCRIPTS])[0]
     status, result = expected_end(script)
     job = Job(
@@ -93,10 +106,11 @@ def _concurrency_key(random: Random) -> str | None:
     draw = random.random()
     if draw < 0.70:
         return None
-    if draw < 0.80:
+    # Few: a hot key is served one row at a time, and what comes faster fills the queues and starves the rest.
+    if draw < 0.73:
         return f"hot:{random.randrange(HOT_KEYS)}"
     # Bare numbers too: a key must never be mistaken for a row's id.
-    return random.choice(("wide:{}", "{}")).format(random.randrange(WIDE_KEYS))
+    return random.choice(("spread:{}", "{}")).format(random.randrange(SPREAD_KEYS))
 
 
 def _identity(random: Random, window: int) -> str:
@@ -106,12 +120,19 @@ def _identity(random: Random, window: int) -> str:
 MIXED = Scenario(
     name="mixed",
     summary="plain and keyed jobs, several queues and priorities, retries, failures, scheduled jobs, clashing batches, "
-    "conversations, families, chains in line",
+    "conversations, families, chains in line, gates and rate limits; rows are collected while the load runs",
     machines=(Script, ThreadedScript, InlineScript, Mailbox, Family),
-    queues=tuple(QueuePolicy(name=name, concurrency=24, prefetch=24) for name in QUEUES),
+    queues=(
+        *(QueuePolicy(name=name, concurrency=24, prefetch=24) for name in QUEUES),
+        *(QueuePolicy(name=name, concurrency=12, prefetch=4) for name in (GATED, RATED)),
+    ),
     next_operation=next_operation,
     clients=12,
     pause_ms=4.0,
-    max_backlog=3_000,
-    exercises=tuple(sorted({"k1-exclusion", "identity-unique", *SIGNALS, *CHILDREN, *INLINE})),
+    max_backlog=1_200,
+    exercises=tuple(sorted({"gc-safe", "k1-exclusion", *SIGNALS, *CHILDREN, *INLINE, *LIMITED})),
+    limits=LIMITS,
+    max_in_queue=MAX_IN_QUEUE,
+    retention_ms=RETENTION_MS,
+    pokes="some",
 )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from engine.limiter import Limit
 from engine.machine import Machine
 from engine.picker import Job
 from engine.policy import QueuePolicy
+from stress.subjects import PICKER, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,15 @@ class InsertMany:
 @dataclass(frozen=True, slots=True)
 class Send:
     """One delivery. `by_key`: to the identity that the job occupies, else to its id. With a dedup key it is sent
-    `copies` times, and again for as long as nobody knows whether it arrived; without one it is sent once."""
+    `copies` times, and again for as long as nobody knows whether it arrived; without one it is sent once. `pause_ms`:
+    how long the client waits before."""
 
     name: str
     payload: Any
     dedup: str | None
     by_key: bool
     copies: int = 1
+    pause_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Converse:
 
 
 Operation = Insert | InsertMany | Converse
+# `some`: every other node has pokes on, and the clients poke. `dropped`: all have, and no notification gets through.
+Pokes = Literal["none", "some", "dropped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,10 @@ class Scenario:
     clients at one time, so that clients of one moment can pick from the same identities. `clients` is the number of
     Locust users, `pause_ms` the mean of their pauses, `max_backlog` the number of runnable rows above which they wait.
     `exercises` names the invariants that the load makes something subject to, beyond those of every run: one that
-    nothing was subject to makes the run unknown. `limits`: the gates and rate limits of its nodes.
+    nothing was subject to makes the run unknown. `limits`: the gates and rate limits of its nodes. `max_in_queue`: a
+    client that finds as many runnable rows in one of these queues leaves out what it would insert there, so that what
+    limits let through slowly can be drained. `retention_ms`: how long its nodes keep what has ended; None: longer than
+    any run.
     """
 
     name: str
@@ -95,3 +103,12 @@ class Scenario:
     max_backlog: int
     exercises: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
+    max_in_queue: Mapping[str, int] = field(default_factory=dict)
+    retention_ms: float | None = None
+    pokes: Pokes = "none"
+
+    subject: ClassVar[Subject] = PICKER
+
+    def pokes_at(self, place: int) -> bool:
+        """Whether the node in that place announces work and listens."""
+        return self.pokes == "dropped" or (self.pokes == "some" and place % 2 == 0)

@@ -33,51 +33,60 @@ from engine.picker import (
 )
 from engine.statements import Catalogue
 from invariants.mutants import Mutant
-from invariants.mutants.protocol import picker_of
+from invariants.mutants.protocol import limiter_of, picker_of
 
 LEASE_MS = 60_000.0
 EXPIRED_MS = -1.0
 
 
-@dataclass(slots=True)
-class World:
-    """One run's memory. Rows, claims, signals and freed slots by label."""
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The engine that a lab runs: the sound one, or a mutant's, over one catalogue of statements."""
 
     picker: Picker
     maintenance: Maintenance
     catalogue: Catalogue
+    protocol: frozenset[str]
+    limiter_kind: type[PostgresLimiter]
+
+
+def variant_of(mutant: Mutant | None, alter: Callable[[Catalogue], Catalogue]) -> Variant:
+    """The parts of the engine; `alter` is applied to every statement last."""
+    catalogue = alter(Catalogue.load() if mutant is None else mutant.apply(Catalogue.load()))
+    return Variant(
+        type(picker_of(mutant))(catalogue),
+        Maintenance(catalogue),
+        catalogue,
+        frozenset() if mutant is None else frozenset(mutant.protocol),
+        type(limiter_of(mutant, ())),
+    )
+
+
+@dataclass(slots=True)
+class World:
+    """One run's memory. Rows, claims, what steps were handed, and freed slots by label."""
+
+    variant: Variant
     limits: tuple[Limit, ...] = ()
-    protocol: frozenset[str] = frozenset()
     rows: dict[str, int] = field(default_factory=dict)
     claims: dict[str, dict[int, Claimed]] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
     denied: dict[str, tuple[Claimed, ...]] = field(default_factory=dict)
     around: dict[tuple[int, str], Surroundings] = field(default_factory=dict)
     freed: dict[str, tuple[tuple[Slot, ...], int]] = field(default_factory=dict)
 
+    @property
+    def picker(self) -> Picker:
+        """The variant's picker."""
+        return self.variant.picker
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """The variant's sweeps."""
+        return self.variant.maintenance
+
     def limiter(self, limits: Sequence[Limit] | None = None) -> PostgresLimiter:
         """The race's limiter, or one of another configuration."""
-        return PostgresLimiter(self.limits if limits is None else limits, self.catalogue)
-
-    def label(self, row: int) -> str:
-        """What a row is called in the race."""
-        return next((label for label, number in self.rows.items() if number == row), str(row))
-
-
-def world_of(
-    mutant: Mutant | None, limits: tuple[Limit, ...], alter: Callable[[Catalogue], Catalogue]
-) -> World:
-    """A world of the sound engine, or of a mutant; `alter` is applied to every statement last."""
-    catalogue = Catalogue.load() if mutant is None else mutant.apply(Catalogue.load())
-    catalogue = alter(catalogue)
-    kind = type(picker_of(mutant))
-    return World(
-        kind(catalogue),
-        Maintenance(catalogue),
-        catalogue,
-        limits,
-        frozenset() if mutant is None else frozenset(mutant.protocol),
-    )
+        return self.variant.limiter_kind(self.limits if limits is None else limits, self.variant.catalogue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +190,8 @@ def claim(
 
     def prepare(world: World, process: str) -> Prepared:
         named = f"i:{queue}@{process}-0.{label}" if name is None else name
-        if "claims-named-by-worker" in world.protocol:
+        if "claims-named-by-worker" in world.variant.protocol:
             named = f"i:{queue}@worker-0"
-        world.names[label] = named
         gates = world.limiter().gates
 
         def absorb(found: Claim) -> None:

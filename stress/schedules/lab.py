@@ -29,7 +29,7 @@ from invariants.ledger.pgoutput import Decoder, Row, Transaction
 from invariants.ledger.reader import Stream, create_slot, drop_slot
 from invariants.mutants import Mutant
 from invariants.verdict import Report
-from stress.schedules.actions import Action, World, world_of
+from stress.schedules.actions import Action, World, variant_of
 from stress.schedules.controller import Controller, Run, Uncontrolled
 from stress.schedules.gates import FUNCTIONS, NO_ROW_GATE, ROW_GATE, gated, triggers
 from stress.schedules.race import PLANNERS, Race
@@ -102,7 +102,7 @@ class Lab:
         )
         for area in AREAS:
             migrate(self._control, area)
-        for statement in () if mutant is None else mutant.schema:
+        for statement in () if mutant is None else mutant.alterations():
             self._control.execute(statement.encode())
         self.tables = tuple(row[0] for row in self._control.execute(_TABLES))
         self._control.execute(
@@ -115,7 +115,7 @@ class Lab:
         self._control.execute(FUNCTIONS.encode())
         self._control.execute(triggers(self.tables).encode())
         self._settings = self._quick_settings()
-        self._prototype = world_of(mutant, (), gated)
+        self._variant = variant_of(mutant, gated)
         self._controller = Controller(self._control, told=len(self._settings) == len(_QUICK))
         self._links: list[Link] = []
         stack.callback(self._close)
@@ -152,26 +152,20 @@ class Lab:
     def schema(self) -> tuple[str, ...]:
         """What makes such a database, for those who have none: the schema, the mutant's part of it, the gates."""
         migrations = tuple(migration.text for area in AREAS for migration in load_migrations(area))
-        own = () if self.mutant is None else self.mutant.schema
+        own = () if self.mutant is None else self.mutant.alterations()
         return (*migrations, *(f"{one};" for one in own), FUNCTIONS, triggers(self.tables))
 
     @property
     def catalogue(self) -> Catalogue:
         """The statements that sessions send."""
-        return self._prototype.catalogue
+        return self._variant.catalogue
 
     def run(
         self, race: Race, planner: str, search: Search, *, deaths: int = 0, into: Run | None = None
     ) -> Run:
         """Take one run. It is judged by `judged`, later, in order, also where this raises Uncontrolled or Diverged."""
         self._configure(race, planner)
-        world = World(
-            self._prototype.picker,
-            self._prototype.maintenance,
-            self._prototype.catalogue,
-            race.limits,
-            self._prototype.protocol,
-        )
+        world = World(self._variant, race.limits)
         run = Run() if into is None else into
         self._empty()
         for action in race.setup:

@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
@@ -69,7 +70,7 @@ class Child:
         return self.process.stdin
 
     def ask_to_stop(self) -> None:
-        """Send the stop byte; the child ends its work and exits."""
+        """Send the stop byte: a client ends its work and exits, a node makes no load of its own any more."""
         try:
             self._input.write(STOP_BYTE)
             self._input.flush()
@@ -122,3 +123,12 @@ def _read_line(descriptor: int) -> bytes:
     while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
         line += byte
     return bytes(line)
+
+
+def lifeline(calm: Callable[[], object] = lambda: None) -> None:
+    """In a child's event loop, when standard input can be read: exit where the parent is gone, be calm when told to."""
+    match os.read(sys.stdin.fileno(), 1):
+        case b"":
+            os._exit(3)
+        case _:
+            calm()

@@ -1,4 +1,4 @@
-"""Clients: Locust users that insert jobs as the scenario says, each on a connection of its own.
+"""Clients: Locust users that act as the scenario says, each on connections of its own.
 
 Every call goes to the history before it is sent. A failed call never ends a user: the failure is recorded, the
 connection is made anew where it was lost, and the user goes on.
@@ -9,41 +9,26 @@ from __future__ import annotations
 # Locust first: it patches the standard library for gevent, and what is imported before it would not be cooperative.
 import locust  # isort: skip
 import time
-from collections.abc import Callable
+from importlib import import_module
 from random import Random
-from typing import Any, TypeVar
 
-import gevent
-import psycopg
 import psycopg.waiting
 
-from engine.operation import Operation, perform
-from engine.picker import Delivery, Picker
-from engine.sessions import connect, describe_error
 from invariants.history import Recorder
-from stress.scenarios import Converse, Insert, InsertMany, Scenario, Send
+from stress.scenarios import AnyScenario
+from stress.subjects import Subject
 from stress.swarm.configs import ClientsConfig
-
-WINDOW_S = 0.25
-BACKLOG_CHECK_EVERY = 40
-BACKLOG_PAUSE_S = 0.1
-RECONNECT_PAUSE_S = 0.1
-BACKLOG = "SELECT count(*) FROM (SELECT 1 FROM gen_durable WHERE status = 'runnable' LIMIT %s) AS backlog"
-
-
-T = TypeVar("T")
 
 
 class Clients:
     """What the users of one worker process share."""
 
-    def __init__(self, config: ClientsConfig, scenario: Scenario, picker: Picker, recorder: Recorder) -> None:
+    def __init__(self, config: ClientsConfig, scenario: AnyScenario, recorder: Recorder) -> None:
         assert psycopg.waiting.wait is not getattr(psycopg.waiting, "wait_c", None), (
             "psycopg would block gevent's loop"
         )
         self.config = config
         self.scenario = scenario
-        self.picker = picker
         self.recorder = recorder
         self._users = 0
 
@@ -54,89 +39,21 @@ class Clients:
 
 
 class ClientUser(locust.User):
-    """One client. `shared` is set by the worker process before any user starts."""
+    """One client; a subject's own say what they do. `shared` is set by the worker process before any user starts."""
 
+    abstract = True
     shared: Clients
 
     def on_start(self) -> None:
-        """Draw the seed and connect."""
-        self._random = self.shared.next_random()
-        self._acts = 0
-        self._connection = self._connect()
-
-    def on_stop(self) -> None:
-        """Hang up."""
-        self._connection.close()
+        """Draw the seed."""
+        self.random = self.shared.next_random()
 
     def wait_time(self) -> float:
         """Seconds to the next act."""
-        return self._random.expovariate(1000 / self.shared.scenario.pause_ms)
+        return self.random.expovariate(1000 / self.shared.scenario.pause_ms)
 
-    @locust.task
-    def act(self) -> None:
-        """One operation of the scenario."""
-        self._acts += 1
-        if self._acts % BACKLOG_CHECK_EVERY == 0 and self._backlog_is_full():
-            gevent.sleep(BACKLOG_PAUSE_S)
-            self._acts -= 1
-            return
-        act = self.shared.scenario.next_operation(self._random, int(time.time() / WINDOW_S))
-        picker = self.shared.picker
-        match act:
-            case Insert(planned):
-                self._call("insert", {"job": planned.described()}, picker.insert(planned.job), _id)
-            case InsertMany(batch):
-                jobs = [planned.job for planned in batch]
-                described = [planned.described() for planned in batch]
-                self._call("insert_many", {"jobs": described}, picker.insert_many(jobs), _ids)
-            case Converse(planned, sends):
-                row = self._call("insert", {"job": planned.described()}, picker.insert(planned.job), _id)
-                if row is not None:
-                    for send in sends:
-                        self._send(send, row["id"], planned.job.correlation_key)
-
-    def _send(self, send: Send, row: int | None, key: str | None) -> None:
-        """Deliver as often as asked, and then until the answer is known."""
-        target = key if send.by_key else row
-        if target is None:
-            return
-        value = {
-            "target": None if send.by_key else row,
-            "key": key if send.by_key else None,
-            "name": send.name,
-            "dedup": send.dedup,
-        }
-        left = send.copies
-        while left > 0:
-            operation = self.shared.picker.signal(target, send.name, send.payload, send.dedup)
-            told = self._call("signal", value, operation, _delivery)
-            if told is not None or send.dedup is None:
-                left -= 1
-
-    def _call(
-        self, name: str, value: object, operation: Operation[T], describe: Callable[[T], dict[str, Any]]
-    ) -> dict[str, Any] | None:
-        """Perform and record; what was recorded of the answer, None where there was none."""
-        recorder = self.shared.recorder
-        token = recorder.invoke(name, value)
-        began = time.perf_counter()
-        failure: Exception | None = None
-        told: dict[str, Any] | None = None
-        try:
-            told = describe(perform(self._connection, operation))
-            recorder.complete(token, "ok", told)
-        except psycopg.Error as error:
-            failure = error
-            lost = self._connection.broken or self._connection.closed
-            recorder.complete(token, "info" if lost else "fail", describe_error(error))
-            if lost:
-                gevent.sleep(RECONNECT_PAUSE_S)
-                self._connection = self._connect()
-        except gevent.GreenletExit:
-            recorder.complete(
-                token, "info", {"error": "Stopped", "sqlstate": None, "message": "the load ended"}
-            )
-            raise
+    def fire(self, name: str, began: float, failure: Exception | None) -> None:
+        """Tell Locust of a call that began at that reading of `time.perf_counter`."""
         self.environment.events.request.fire(
             request_type="sql",
             name=name,
@@ -145,24 +62,10 @@ class ClientUser(locust.User):
             exception=failure,
             context={},
         )
-        return told
-
-    def _backlog_is_full(self) -> bool:
-        limit = self.shared.scenario.max_backlog
-        row = self._connection.execute(BACKLOG, (limit,)).fetchone()
-        return row is not None and row[0] >= limit
-
-    def _connect(self) -> psycopg.Connection[Any]:
-        return connect(self.shared.config.dsn, f"client-{self.shared.config.number}")
 
 
-def _id(row: int | None) -> dict[str, Any]:
-    return {"id": row}
-
-
-def _ids(rows: list[int | None]) -> dict[str, Any]:
-    return {"ids": rows}
-
-
-def _delivery(delivery: Delivery) -> dict[str, Any]:
-    return {"outcome": delivery.outcome, "target": delivery.target, "signal": delivery.signal}
+def user_class(subject: Subject) -> type[ClientUser]:
+    """The class of a subject's users."""
+    module, _, name = subject.user.partition(":")
+    found: type[ClientUser] = getattr(import_module(module), name)
+    return found

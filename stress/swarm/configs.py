@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+# The name of the application that all nodes and clients of a run are of.
+INSTANCE = "swarm"
+
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A node process. Times in milliseconds. `mutant` names a patch of the statements, None for the sound engine."""
+    """A node process. Times in milliseconds. `mutant` names a patch of the statements, None for the sound engine.
+    `place`: where among the nodes it runs, from 0."""
 
-    dsn: str
+    dsns: tuple[str, ...]
     name: str
     scenario: str
     mutant: str | None
@@ -18,12 +22,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     reap_interval_ms: float
     max_delay_ms: float
     drain_timeout_ms: float
+    place: int
 
 
 class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A Locust worker: its users' connections, seed and histories. `number` tells workers apart."""
 
-    dsn: str
+    dsns: tuple[str, ...]
     number: int
     seed: int
     scenario: str
@@ -38,6 +43,7 @@ class LocustMasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     workers: int
     users: int
+    scenario: str
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,8 +17,9 @@ import msgspec
 from locust.env import Environment
 from locust.runners import MasterRunner
 
+from stress.scenarios import SCENARIOS
 from stress.swarm.child import STOP_BYTE, receive_config
-from stress.swarm.clients import ClientUser
+from stress.swarm.clients import user_class
 from stress.swarm.configs import LoadReport, LocustMasterConfig
 
 LOOPBACK = "127.0.0.1"
@@ -30,7 +31,9 @@ JOIN_TIMEOUT_S = 30.0
 def main() -> None:
     """Entry point."""
     config = receive_config(LocustMasterConfig)
-    environment = Environment(user_classes=[ClientUser], events=locust.events)
+    environment = Environment(
+        user_classes=[user_class(SCENARIOS[config.scenario].subject)], events=locust.events
+    )
     runner = environment.create_master_runner(LOOPBACK, config.port)
     stop = gevent.spawn(_await_stop)
     gevent.spawn(_report_forever, runner)

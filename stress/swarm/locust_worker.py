@@ -16,10 +16,9 @@ from locust.env import Environment
 from invariants.history import Recorder
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import receive_config
-from stress.swarm.clients import Clients, ClientUser
+from stress.swarm.clients import Clients, user_class
 from stress.swarm.configs import ClientsConfig
 from stress.swarm.locust_master import LOOPBACK
-from stress.swarm.mutation import picker_for
 
 # Workers tell the master once a second, so that the display moves.
 REPORT_INTERVAL_S = 1
@@ -33,10 +32,10 @@ def main() -> None:
     gevent.spawn(_lifeline)
     locust.runners.WORKER_REPORT_INTERVAL = REPORT_INTERVAL_S
     with Recorder(Path(config.history), f"client-{config.number}") as recorder:
-        ClientUser.shared = Clients(config, SCENARIOS[config.scenario], picker_for(config.mutant), recorder)
-        environment = Environment(
-            user_classes=[ClientUser], events=locust.events, stop_timeout=STOP_TIMEOUT_S
-        )
+        scenario = SCENARIOS[config.scenario]
+        user = user_class(scenario.subject)
+        user.shared = Clients(config, scenario, recorder)
+        environment = Environment(user_classes=[user], events=locust.events, stop_timeout=STOP_TIMEOUT_S)
         runner = environment.create_worker_runner(LOOPBACK, config.master_port)
         runner.greenlet.join()
 

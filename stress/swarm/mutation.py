@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.limiter import Limit, PostgresLimiter
+from engine.maintenance import Maintenance
 from engine.node import ClaimNames
 from engine.picker import Picker
 from engine.policy import NodePolicy
+from engine.relay.handover import Handover
 from engine.statements import Catalogue
+from engine.transport.queue import Queue
 from invariants.mutants import REGISTRY
-from invariants.mutants.protocol import picker_of
+from invariants.mutants.handover import handover_of
+from invariants.mutants.protocol import limiter_of, maintenance_of, picker_of
 
 
 def picker_for(mutant: str | None) -> Picker:
@@ -22,8 +26,12 @@ def limiter_for(mutant: str | None, limits: tuple[Limit, ...]) -> PostgresLimite
     """A limiter over the same catalogue, where there is something to limit."""
     if not limits:
         return None
-    catalogue = Catalogue.load()
-    return PostgresLimiter(limits, catalogue if mutant is None else REGISTRY[mutant].apply(catalogue))
+    return limiter_of(None if mutant is None else REGISTRY[mutant], limits)
+
+
+def maintenance_for(mutant: str | None) -> Maintenance:
+    """The sweeps over the same catalogue."""
+    return maintenance_of(None if mutant is None else REGISTRY[mutant])
 
 
 def claim_names_for(mutant: str | None, policy: NodePolicy) -> Callable[[str], str]:
@@ -39,3 +47,19 @@ def claim_names_for(mutant: str | None, policy: NodePolicy) -> Callable[[str], s
         return workers[queue]
 
     return name_by_worker
+
+
+def catalogue_for(mutant: str | None) -> Catalogue:
+    """The sound statements, or the mutant's."""
+    catalogue = Catalogue.load()
+    return catalogue if mutant is None else REGISTRY[mutant].apply(catalogue)
+
+
+def queue_for(mutant: str | None) -> Queue:
+    """The transport's operations over those statements."""
+    return Queue(catalogue_for(mutant))
+
+
+def handover_for(mutant: str | None) -> Handover:
+    """The relay's, as the mutant takes its steps."""
+    return Handover() if mutant is None else handover_of(REGISTRY[mutant])

@@ -16,51 +16,58 @@ from engine.policy import NodePolicy
 from invariants.history import Recorder
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import nodes_of
-from stress.scenarios import SCENARIOS
-from stress.swarm.child import receive_config
-from stress.swarm.configs import NodeConfig
-from stress.swarm.mutation import claim_names_for, limiter_for, picker_for
+from stress.scenarios import SCENARIOS, Scenario
+from stress.swarm.child import lifeline, receive_config
+from stress.swarm.configs import INSTANCE, NodeConfig
+from stress.swarm.deaf_node import DeafNode
+from stress.swarm.mutation import claim_names_for, limiter_for, maintenance_for, picker_for
 
 # Often, so that a reconciler meets claims, ends and late credits.
 RECONCILE_INTERVAL_MS = 300.0
+# Often enough for a short run to have many; a node that keeps all it has ended has nothing to look for.
+GC_INTERVAL_MS = 500.0
+EXPIRE_INTERVAL_MS = 200.0
 
 
 async def serve(config: NodeConfig) -> int:
     """Run the node until SIGTERM; the process's exit status."""
     scenario = SCENARIOS[config.scenario]
+    assert isinstance(scenario, Scenario)
     policy = NodePolicy(
-        instance="swarm",
+        instance=INSTANCE,
         node=config.name,
         queues=scenario.queues,
         lease_ttl_ms=config.lease_ttl_ms,
         heartbeat_interval_ms=config.heartbeat_interval_ms,
         reap_interval_ms=config.reap_interval_ms,
         reconcile_interval_ms=RECONCILE_INTERVAL_MS,
+        expire_interval_ms=EXPIRE_INTERVAL_MS,
+        gc_interval_ms=GC_INTERVAL_MS,
+        gc=scenario.retention_ms is not None,
+        retention_ms=scenario.retention_ms or 0.0,
+        pokes=scenario.pokes_at(config.place),
         poll_interval_ms=20.0,
         max_poll_interval_ms=200.0,
         max_delay_ms=config.max_delay_ms,
         drain_timeout_ms=config.drain_timeout_ms,
     )
     with Recorder(Path(config.history), config.name) as recorder:
-        node = Node(
-            config.dsn,
+        kind = DeafNode if scenario.pokes == "dropped" else Node
+        node = kind(
+            config.dsns[0],
             policy,
             scenario.machines,
             picker=picker_for(config.mutant),
             limiter=limiter_for(config.mutant, scenario.limits),
+            maintenance=maintenance_for(config.mutant),
             observer=recorder,
             name_claim=claim_names_for(config.mutant, policy),
         )
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, node.stop)
-        loop.add_reader(sys.stdin.fileno(), _lifeline)
+        loop.add_reader(sys.stdin.fileno(), lifeline)
         await node.run()
     return node.abandoned_steps
-
-
-def _lifeline() -> None:
-    if os.read(sys.stdin.fileno(), 1) == b"":
-        os._exit(3)
 
 
 def main() -> None:

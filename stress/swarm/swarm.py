@@ -34,12 +34,13 @@ class Swarm:
     """Starts, disturbs and ends the children. All in the runner's main thread."""
 
     config: RunConfig
-    dsn: str
+    dsns: tuple[str, ...]
     folder: Path
     nodes: dict[int, Child] = field(default_factory=dict)
     clients: list[Child] = field(default_factory=list)
     frozen: set[int] = field(default_factory=set)
     latest: LoadReport | None = None
+    calm: bool = False
     _master: Child | None = None
     _unread: bytes = b""
     _generation: int = 0
@@ -51,10 +52,11 @@ class Swarm:
 
     def start_node(self, place: int) -> Child:
         """A new node in a place that has none."""
+        scenario = SCENARIOS[self.config.scenario]
         self._generation += 1
         name = f"node-{place + 1}.{self._generation}"
         node = NodeConfig(
-            dsn=self.dsn,
+            dsns=self.dsns,
             name=name,
             scenario=self.config.scenario,
             mutant=self.config.mutant,
@@ -64,8 +66,11 @@ class Swarm:
             reap_interval_ms=knobs.REAP_INTERVAL_MS,
             max_delay_ms=knobs.MAX_DELAY_MS,
             drain_timeout_ms=knobs.DRAIN_TIMEOUT_MS,
+            place=place,
         )
-        self.nodes[place] = Child.start(name, "stress.swarm.node_process", node, self._log(name))
+        self.nodes[place] = Child.start(name, scenario.subject.node, node, self._log(name))
+        if self.calm:
+            self.nodes[place].ask_to_stop()
         return self.nodes[place]
 
     def kill_node(self, place: int) -> Child:
@@ -89,7 +94,12 @@ class Swarm:
         """The Locust master and its workers, which start their users as soon as all have joined."""
         scenario = SCENARIOS[self.config.scenario]
         port = _free_port()
-        master = LocustMasterConfig(port=port, workers=knobs.LOCUST_WORKERS, users=scenario.clients)
+        master = LocustMasterConfig(
+            port=port,
+            workers=knobs.LOCUST_WORKERS,
+            users=scenario.clients,
+            scenario=self.config.scenario,
+        )
         self._master = Child.start(
             "locust", "stress.swarm.locust_master", master, self._log("locust"), answers=True
         )
@@ -98,7 +108,7 @@ class Swarm:
         for number in range(knobs.LOCUST_WORKERS):
             name = f"client-{number}"
             worker = ClientsConfig(
-                dsn=self.dsn,
+                dsns=self.dsns,
                 number=number,
                 seed=self.config.seed,
                 scenario=self.config.scenario,
@@ -109,7 +119,10 @@ class Swarm:
             self.clients.append(Child.start(name, "stress.swarm.locust_worker", worker, self._log(name)))
 
     def stop_load(self) -> None:
-        """Let the users end their calls. Raises ChildDied when Locust does not end in time."""
+        """Let the users end their calls, and nodes make no load. Raises ChildDied when Locust does not end in time."""
+        self.calm = True
+        for node in self.nodes.values():
+            node.ask_to_stop()
         if self._master is None:
             return
         self._master.ask_to_stop()

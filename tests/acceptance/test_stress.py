@@ -21,12 +21,14 @@ import pytest
 from psycopg import sql
 
 from engine.postgres import conninfo, provision
-from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES
+from invariants.areas import RULES
+from invariants.picker import ALWAYS_EXERCISED
 from results.runs import read_verdict
 from stress.scenarios import SCENARIOS
 from tests.integration.test_postgres_dsn import dump
 
 EXERCISED = ALWAYS_EXERCISED | set(SCENARIOS["mixed"].exercises)
+DROPPED = ("--scenario", "pokes-dropped", "--seconds", "6", "--nodes", "3", "--faults", "none")
 DEADLINE_S = 60.0
 
 
@@ -65,13 +67,18 @@ def test_a_sound_engine_is_held_under_kills_and_pauses(tmp_path: Path, pg_spec: 
     [folder] = runs_in(tmp_path)
     assert json.loads((folder / "verdict.json").read_text()) == verdict
     assert {name: found["verdict"] for name, found in verdict["invariants"].items()} == {
-        rule.name: "held" if rule.name in EXERCISED else "not_exercised" for rule in PICKER_RULES
+        rule.name: "held" if rule.name in EXERCISED else "not_exercised" for rule in RULES
     }
     assert {fault["fault"] for fault in verdict["faults"]} == {"kill", "pause"}
     assert all(fault["lasted_ms"] > 0 for fault in verdict["faults"])
     assert verdict["ledger"]["transactions"] > 1_000
     assert min(verdict["invariants"][name]["checked"] for name in EXERCISED) > 3
     assert {"insert", "claim", "flush", "step"} <= set(verdict["latency_ms"])
+    happened = {name for name, found in verdict["exercised"].items() if found["finding"] == "exercised"}
+    assert happened >= {
+        "denials", "throttles", "gates_saturated", "joins", "inline_chains", "reconciles", "bucket_sweeps",
+        "gc_deletes", "pokes",
+    }  # fmt: skip
     assert "--seed 7" in verdict["reproduce"]
     # Judged again from its files, it is the same.
     again = subprocess.run(
@@ -108,6 +115,25 @@ def test_a_mutant_is_violated_and_the_invariant_named_with_its_transactions(
         assert len(numbers) >= 2
         assert numbers == sorted(numbers)
         assert all(str(transaction["xid"]) in done.stdout for transaction in transactions)
+
+
+@pytest.mark.slow("20 s")
+def test_an_engine_whose_pokes_are_dropped_does_all_its_work(tmp_path: Path) -> None:
+    done = stress(*DROPPED, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    [folder] = runs_in(tmp_path)
+    verdict = read_verdict(folder)
+    assert verdict.invariants["poke-is-a-hint"]["verdict"] == "held"
+    assert verdict.invariants["poke-is-a-hint"]["checked"] > 100
+    assert "pokes dropped" in done.stdout
+
+
+@pytest.mark.slow("25 s")
+def test_a_node_that_works_only_when_poked_is_caught_where_pokes_are_dropped(tmp_path: Path) -> None:
+    done = stress(*DROPPED, "--mutant", "poked-only", "--out", str(tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    [folder] = runs_in(tmp_path)
+    assert read_verdict(folder).invariants["poke-is-a-hint"]["verdict"] == "violated"
 
 
 @pytest.mark.parametrize(
@@ -196,6 +222,9 @@ def test_an_interrupted_run_leaves_its_record_and_nothing_else(
     verdict = read_verdict(folder)
     assert (verdict.verdict, verdict.reason) == ("unknown", "interrupted")
     assert after == "PostgreSQL" or verdict.ledger["transactions"] > 0
+    said = {found.get("reason", "") for found in verdict.invariants.values()}
+    assert after == "PostgreSQL" or "the ledger ends before the run does: the run was interrupted" in said
+    assert not [reason for reason in said if "parent" in reason]
     assert "verdict: unknown: interrupted" in output
     assert left_in(run_dir) == []
 

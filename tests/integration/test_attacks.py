@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -11,11 +10,10 @@ import pytest
 from engine.picker import Hold, Job
 from engine.sessions import connect
 from engine.values import UnstorableValue
-from tests.fixtures.arena import STATEMENT_GATE, Arena, commit, of, verdicts
+from tests.fixtures.arena import STATEMENT_GATE, OpenArena, commit, of, verdicts
 from tests.fixtures.node import Jobs
-from tests.integration.test_mutants import job, two_claims_of_two_keys
-
-OpenArena = Callable[[str | None], Arena]
+from tests.fixtures.steps import job
+from tests.integration.mutant_scripts.picker import two_claims_of_two_keys
 
 
 @pytest.mark.parametrize("setting", ["enable_nestloop", "enable_tidscan", "enable_hashjoin"])

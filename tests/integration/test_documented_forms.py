@@ -1,6 +1,6 @@
 """Documented and once broken forms of the coordinating statements: each loses what the sound form keeps.
 
-Every form is a patch of one statement, and a script that asks one question with one right answer.
+Every form is a mutant, and has a script that asks one question with one right answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import pytest
 
 from engine.limits import Slot
 from engine.picker import Hold, Picker
-from engine.statements import Catalogue
+from invariants.mutants import REGISTRY
+from invariants.mutants.protocol import picker_of
 from tests.fixtures.race import TIMEOUT_S, Race
 from tests.fixtures.steps import Pause, claim, held, job, outcome, parked
 
@@ -21,9 +22,6 @@ Script = Callable[[Race, Picker], object]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    statement: str
-    old: str
-    new: str
     script: Script
     sound: object
     broken: object
@@ -139,103 +137,18 @@ def siblings_not_summed(race: Race, picker: Picker) -> tuple[str, int]:
 
 
 FORMS: dict[str, Form] = {
-    "wake-filtered-in-where": Form(
-        "picker/signal",
-        "    WHERE g.id = i.target_id\n",
-        "    WHERE g.id = i.target_id AND g.status = 'awaiting_signal'\n",
-        park_first,
-        "runnable",
-        "awaiting_signal",
-    ),
-    "park-without-recheck": Form(
-        "picker/flush_recheck",
-        "        g.status = 'awaiting_signal'\n",
-        "        g.status = 'awaiting_signal' AND false\n",
-        delivery_first,
-        "runnable",
-        "awaiting_signal",
-    ),
-    "recheck-ignores-presented": Form(
-        "picker/flush_recheck",
-        "WHERE h.id = s.id",
-        "WHERE h.id = s.id AND false",
-        park_again,
-        "awaiting_signal",
-        "runnable",
-    ),
-    "recheck-by-watermark": Form(
-        "picker/flush_recheck",
-        "WHERE h.id = s.id",
-        "WHERE h.id >= s.id",
-        ids_out_of_order,
-        "runnable",
-        "awaiting_signal",
-    ),
-    "signal-to-the-dead": Form(
-        "picker/signal",
-        "    FOR NO KEY UPDATE OF g\n",
-        "",
-        signal_to_the_dead,
-        "no_target",
-        "delivered",
-    ),
-    "dedup-forgets": Form(
-        "picker/signal",
-        "    WHERE $5::text IS NULL OR EXISTS (SELECT FROM receipt)\n",
-        "",
-        sent_again,
-        "duplicate",
-        "delivered",
-    ),
-    "duplicate-wakes": Form(
-        "picker/signal",
-        "    FROM inbox AS i\n    WHERE g.id = i.target_id\n",
-        "    FROM target AS i\n    WHERE g.id = i.id\n",
-        duplicate_wakes,
-        "awaiting_signal",
-        "runnable",
-    ),
-    "consume-whole-inbox": Form(
-        "picker/flush_consume",
-        "WHERE s.id = c.id AND s.target_id = c.target_id",
-        "WHERE s.target_id = c.target_id OR s.id = c.id",
-        consumed_too_much,
-        1,
-        0,
-    ),
-    "continue-credits-held-slot": Form(
-        "picker/flush",
-        "(o.kind <> 'continue' OR o.rekeyed)",
-        "true",
-        kept_slot,
-        (),
-        (Slot("g:1", 3),),
-    ),
-    "scope-reentered-by-a-wake": Form(
-        "picker/flush",
-        "WHEN o.kind IN ('await', 'childs') AND",
-        "WHEN false AND",
-        identity_after_a_park,
-        "NoneType",
-        "UniqueViolation",
-    ),
-    "join-counts-a-batch-once": Form(
-        "picker/flush_join",
-        "count(*)::integer AS children",
-        "1 AS children",
-        siblings_not_summed,
-        ("runnable", 0),
-        ("awaiting_children", 2),
-    ),
+    "wake-filtered-in-where": Form(park_first, "runnable", "awaiting_signal"),
+    "park-without-recheck": Form(delivery_first, "runnable", "awaiting_signal"),
+    "recheck-ignores-presented": Form(park_again, "awaiting_signal", "runnable"),
+    "recheck-by-watermark": Form(ids_out_of_order, "runnable", "awaiting_signal"),
+    "signal-to-the-dead": Form(signal_to_the_dead, "no_target", "delivered"),
+    "dedup-forgets": Form(sent_again, "duplicate", "delivered"),
+    "duplicate-wakes": Form(duplicate_wakes, "awaiting_signal", "runnable"),
+    "consume-whole-inbox": Form(consumed_too_much, 1, 0),
+    "continue-credits-held-slot": Form(kept_slot, (), (Slot("g:1", 3),)),
+    "scope-reentered-by-a-wake": Form(identity_after_a_park, "NoneType", "UniqueViolation"),
+    "join-counts-a-batch-once": Form(siblings_not_summed, ("runnable", 0), ("awaiting_children", 2)),
 }
-
-
-def form(name: str) -> Picker:
-    catalogue = Catalogue.load()
-    wanted = FORMS[name]
-    text = catalogue[wanted.statement].text
-    assert text.count(wanted.old) == 1, f"{wanted.statement} has drifted"
-    return Picker(catalogue.patched({wanted.statement: text.replace(wanted.old, wanted.new)}))
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -245,4 +158,4 @@ def test_the_sound_form_keeps_what_would_be_lost_by(name: str, race: Race) -> No
 
 @pytest.mark.parametrize("name", FORMS)
 def test_it_is_lost_by(name: str, race: Race) -> None:
-    assert FORMS[name].script(race, form(name)) == FORMS[name].broken
+    assert FORMS[name].script(race, picker_of(REGISTRY[name])) == FORMS[name].broken

@@ -1,6 +1,6 @@
 """Admissions, credits, counts and sweeps meet: slots are conserved, nobody waits in a circle, nobody gets an error.
 
-Each race is run with the engine's statements and with the broken form that the race would ruin.
+Each race is run with the engine's statements and with the mutant that the race would ruin.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from engine.limiter import Gate, Limit, PostgresLimiter, RateLimit, Reconciled, 
 from engine.limits import Admission, Slot
 from engine.picker import Claimed, Commit, Hold, Job, Picker
 from engine.statements import Catalogue
+from invariants.mutants import REGISTRY
 from tests.fixtures.race import TIMEOUT_S, Race
-from tests.integration.broken_limiter import broken
 
 # Any number; what waits for it is the test's.
 PAUSE = 4_711
@@ -36,11 +36,11 @@ FOR EACH ROW EXECUTE FUNCTION pause_at_bucket();
 
 
 class Limited:
-    """A race over limits: `variant` names a broken form, None the engine's own."""
+    """A race over limits: `variant` names a mutant, None is the engine's own form."""
 
     def __init__(self, race: Race, limits: Sequence[Limit], variant: str | None = None) -> None:
         self.race = race
-        self.catalogue = Catalogue.load() if variant is None else broken(variant)
+        self.catalogue = Catalogue.load() if variant is None else REGISTRY[variant].apply(Catalogue.load())
         self.picker = Picker(self.catalogue)
         self.limiter = PostgresLimiter(limits, self.catalogue)
         self.claims = 0

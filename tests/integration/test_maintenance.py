@@ -13,6 +13,8 @@ from engine.operation import Operation, Row, T, call
 from engine.picker import Commit, Ended, Hold, Job
 from engine.statements import Catalogue
 from engine.values import UnstorableValue
+from invariants.mutants import REGISTRY
+from invariants.mutants.protocol import maintenance_of
 from tests.fixtures.race import Race
 
 LEASE_MS, HEARTBEAT_MS = 30_000.0, 10_000.0
@@ -286,9 +288,6 @@ def test_gc_passes_over_a_row_that_somebody_shares(race: Race) -> None:
         assert race.do(collect()).ids == (free,)
 
 
-DOCUMENTED_DELETE = """
-DELETE FROM gen_durable WHERE id = ANY ($1::bigint[]) RETURNING id, pg_current_xact_id()::text
-"""
 # Waits with the lock on the row that the session names, before that is deleted.
 DELETE_GATE = """
 CREATE FUNCTION gate_before_delete() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -309,10 +308,7 @@ IN_TABLE_ORDER = {"enable_indexscan": "off", "enable_indexonlyscan": "off", "ena
 def test_two_collectors_with_one_page_and_two_plans_end_without_a_deadlock(
     race: Race, documented: bool
 ) -> None:
-    # The documented form is kept here to show that this race is one.
-    sweeps = Maintenance(
-        Catalogue.load().patched({"maintenance/gc_delete": DOCUMENTED_DELETE} if documented else {})
-    )
+    sweeps = maintenance_of(REGISTRY["collectors-wait"] if documented else None)
     first, second = terminal(race, days_ago=3), terminal(race, days_ago=2)
     # An index entry of its own puts the first row behind the second in the table.
     race.rows("UPDATE gen_durable SET updated_at = updated_at - interval '1 day' WHERE id = %s", first)

@@ -1,19 +1,54 @@
-"""The picker's machine finds every broken form within its budget, and holds the sound engine under the same one."""
+"""The machines find every broken form within their budget, and hold the sound engine under the same one."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from engine.statements import Catalogue
-from models.fuzz import Finding, Profile, fuzz
-from tests.integration.broken_picker import BROKEN, broken
+from invariants.mutants import REGISTRY
+from invariants.mutants.protocol import picker_of
+from models.coordination_machine import coordination_machine
+from models.fuzz import MACHINES, Finding, Profile, fuzz
+from models.strategies import START
+from tests.integration.broken_coordination import COORDINATION_FORMS
+from tests.integration.broken_picker import NAMES, broken, patched
 
 # Rounds are the budget, for they are the same on every machine; the seconds end only what hangs.
 ROUNDS = 8
-BUDGET_S = 120
+SOUND_ROUNDS = 3
+BUDGET_S = 110
 SEED = 1
 PROFILE = Profile(seconds=BUDGET_S, round_examples=50, example_steps=30)
+
+# Those that break signals, children, continuations or maintenance, and that show where operations take effect one after
+# the other, with two waiting for one row or not. `json-double-encoded` breaks a single insert, which is the picker's.
+MUTANTS = (
+    "children-after-update",
+    "children-without-parent-lock",
+    "collects-beside-the-parent",
+    "consume-whole-inbox",
+    "continue-credits-held-slot",
+    "continue-unfenced",
+    "dedup-forgets",
+    "duplicate-wakes",
+    "join-counts-a-batch-once",
+    "outcome-unguarded",
+    "park-without-recheck",
+    "recheck-by-watermark",
+    "recheck-ignores-presented",
+    "reclaim-beside-the-living",
+    "reclaim-by-bare-prefix",
+    "reclaim-uncounted",
+    "reclaim-without-margin",
+    "retention-from-birth",
+    "rider-reads-snapshot",
+    "scope-reentered-by-a-wake",
+    "signal-to-the-dead",
+    "wake-filtered-in-where",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -21,29 +56,56 @@ def _hypothesis_at_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     set_hypothesis_home_dir(tmp_path_factory.mktemp("hypothesis"))
 
 
-def fuzzed(database: str, catalogue: Catalogue | None) -> Finding:
+def fuzzed(machine: str, database: str, catalogue: Catalogue | None, schema: tuple[str, ...] = ()) -> Finding:
     return fuzz(
-        "picker",
+        machine,
         database,
         seconds=BUDGET_S,
         seed=SEED,
         profile=PROFILE,
         catalogue=catalogue,
+        schema=schema,
         shrink_seconds=0.5,
-        rounds=ROUNDS,
+        rounds=ROUNDS if catalogue is not None else SOUND_ROUNDS,
     )
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_form_is_found(database: str, name: str) -> None:
-    finding = fuzzed(database, broken(name))
-
+def assert_found(finding: Finding) -> None:
     assert finding.verdict == "violated", finding
     assert finding.evidence
 
 
-def test_the_sound_engine_holds(database: str) -> None:
-    finding = fuzzed(database, None)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_broken_form_of_the_picker_is_found(database: str, name: str) -> None:
+    assert_found(fuzzed("picker", database, broken(name)))
+
+
+@pytest.mark.parametrize("name", COORDINATION_FORMS)
+def test_a_broken_form_of_coordination_is_found(database: str, name: str) -> None:
+    assert_found(fuzzed("coordination", database, patched(COORDINATION_FORMS[name])))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_of_coordination_is_found(database: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = REGISTRY[name]
+    machine = partial(coordination_machine, picker=lambda _: picker_of(mutant))
+    monkeypatch.setitem(MACHINES, "coordination", (machine, START))
+
+    assert_found(fuzzed("coordination", database, mutant.apply(Catalogue.load()), mutant.schema))
+
+
+def test_a_state_that_is_encoded_twice_is_found(database: str) -> None:
+    mutant = REGISTRY["json-double-encoded"]
+
+    finding = fuzzed("picker", database, mutant.apply(Catalogue.load()), mutant.schema)
+
+    assert_found(finding)
+    assert "state: the model says" in finding.evidence
+
+
+@pytest.mark.parametrize("machine", ["picker", "coordination"])
+def test_the_sound_engine_holds(database: str, machine: str) -> None:
+    finding = fuzzed(machine, database, None)
 
     assert finding.verdict == "held", finding
     assert finding.examples > 20

@@ -20,7 +20,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_sound_engine_holds_and_json_is_all_that_is_printed() -> None:
-    done = run("--seconds", "3", "--seed", "7", "--json")
+    done = run("--seconds", "3", "--seed", "7", "--machine", "picker", "--machine", "transport", "--json")
 
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
@@ -37,7 +37,7 @@ def test_no_example_in_the_budget_is_unknown() -> None:
 
 
 def test_quiet_says_nothing_of_what_holds() -> None:
-    done = run("--seconds", "2", "--quiet")
+    done = run("--seconds", "2", "--machine", "picker", "--machine", "limiter", "--quiet")
 
     assert (done.returncode, done.stdout) == (0, "")
 

@@ -9,7 +9,8 @@ import pytest
 from psycopg import errors
 
 from engine.picker import Commit, Ended, Hold, Job, Picker
-from engine.statements import Catalogue
+from invariants.mutants import REGISTRY
+from invariants.mutants.protocol import picker_of
 from tests.fixtures.race import TIMEOUT_S, Race
 from tests.fixtures.steps import Pause, claim, counted, held, insert, job, outcome
 
@@ -30,14 +31,6 @@ def family(race: Race, count: int, name: str = "parent", **fields: Any) -> tuple
 def pending(race: Race, row_id: int) -> tuple[str, int]:
     status, count = race.row(row_id, "status::text, children_pending")
     return status, count
-
-
-def patched(statement: str, old: str, new: str) -> Picker:
-    """The picker with one piece of one statement in another form."""
-    catalogue = Catalogue.load()
-    text = catalogue[statement].text
-    assert text.count(old) == 1
-    return Picker(catalogue.patched({statement: text.replace(old, new)}))
 
 
 def test_spawn_and_park_are_one_and_the_parent_wakes_with_the_last_child(race: Race) -> None:
@@ -181,7 +174,7 @@ def test_the_reaper_cannot_come_between_the_children_and_the_park(race: Race, be
 def test_without_the_parents_lock_the_reaper_slips_between_and_a_child_is_counted_by_nobody(
     race: Race,
 ) -> None:
-    broken = patched("picker/flush_lock", "    FOR NO KEY UPDATE OF g\n", "")
+    broken = picker_of(REGISTRY["children-without-parent-lock"])
     hold = held(race, lease_ms=-1)
     pause = Pause("picker/flush")
     ended = race.start(
@@ -249,7 +242,10 @@ def identities_crossed(race: Race, picker: Picker, at: str) -> list[Exception | 
 def test_two_flushes_that_end_and_spawn_each_others_identities_do_not_deadlock(race: Race, at: str) -> None:
     answers = identities_crossed(race, Picker(), at)
     assert all(isinstance(answer, Ended) and len(answer.holds) == 2 for answer in answers), answers
-    assert race.rows("SELECT count(*) FROM gen_durable WHERE status = 'awaiting_children'") == [(0,)]
+    # Let go before its insert, the second may find that the first has ended the identity: its child lands then.
+    landed = 0 if at == "picker/flush" else 1
+    [(joining,)] = race.rows("SELECT count(*) FROM gen_durable WHERE status = 'awaiting_children'")
+    assert joining <= landed
 
 
 def test_a_spawn_waits_for_the_flush_that_is_ending_its_identity_and_then_lands(race: Race) -> None:
@@ -263,32 +259,6 @@ def test_a_spawn_waits_for_the_flush_that_is_ending_its_identity_and_then_lands(
     ended.result(TIMEOUT_S)
     assert spawned.result(TIMEOUT_S).woken == ("x",)
     assert pending(race, spawning.id) == ("awaiting_children", 1)
-
-
-# The documented order, rows before children, as far as locks can tell: the identities go with the first statement.
-CHILDREN_AFTER_UPDATE = (
-    "SELECT\n    o.id,\n    o.claim\nFROM locked AS g\n",
-    (
-        ", released AS (\n"
-        "    UPDATE gen_durable AS r\n"
-        "    SET correlation_scope = '{}'\n"
-        "    FROM locked AS g\n"
-        "    INNER JOIN outcome AS o ON g.id = o.id AND g.locked_by = o.claim\n"
-        "    WHERE r.id = g.id AND g.status = 'executing' AND o.kind IN ('done', 'stop')\n"
-        ")\n\n"
-        "SELECT\n    o.id,\n    o.claim\nFROM locked AS g\n"
-    ),
-)
-
-
-def test_with_rows_changed_before_children_are_inserted_they_do(race: Race) -> None:
-    broken = patched("picker/flush_lock", *CHILDREN_AFTER_UPDATE)
-    answers = identities_crossed(race, broken, "picker/flush_children")
-    assert [type(answer) for answer in answers if not isinstance(answer, Ended)] == [errors.DeadlockDetected]
-
-
-# Parents locked by the join, after the rows of the batch have changed, as documented.
-PARENTS_LOCKED_LATE = ("        UNION\n        SELECT parent_id FROM named\n", "")
 
 
 def spawn_meets_join(race: Race, make: Callable[[], Picker]) -> list[Exception | Ended]:
@@ -342,5 +312,5 @@ def test_a_spawn_and_a_join_do_not_deadlock_over_a_parent_that_a_stale_outcome_l
 
 
 def test_with_parents_locked_by_the_join_they_do(race: Race) -> None:
-    answers = spawn_meets_join(race, lambda: patched("picker/flush", *PARENTS_LOCKED_LATE))
+    answers = spawn_meets_join(race, lambda: picker_of(REGISTRY["parents-locked-late"]))
     assert [type(answer) for answer in answers if not isinstance(answer, Ended)] == [errors.DeadlockDetected]

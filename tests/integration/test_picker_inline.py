@@ -8,7 +8,8 @@ import pytest
 
 from engine.limits import PROVISIONAL_SHARD, Slot
 from engine.picker import Hold, Picker
-from engine.statements import Catalogue
+from invariants.mutants import REGISTRY
+from invariants.mutants.protocol import picker_of
 from tests.fixtures.race import TIMEOUT_S, Race
 from tests.fixtures.steps import claim, held, insert, outcome
 
@@ -101,13 +102,5 @@ def test_a_continuation_that_arrives_after_its_successors_changes_nothing(race: 
     assert arrives_late(race, race.picker) == ("third", 2)
 
 
-# As documented: the same worker, the same claim, and nothing else to tell one step's outcome from another's.
-CONTINUE_UNFENCED = ("\n        AND g.turn = o.turn\n", "\n")
-
-
 def test_unfenced_it_takes_the_row_back_to_a_step_that_is_over(race: Race) -> None:
-    catalogue = Catalogue.load()
-    text = catalogue["picker/flush"].text
-    assert text.count(CONTINUE_UNFENCED[0]) == 1
-    broken = Picker(catalogue.patched({"picker/flush": text.replace(*CONTINUE_UNFENCED)}))
-    assert arrives_late(race, broken)[0] == "second"
+    assert arrives_late(race, picker_of(REGISTRY["continue-unfenced"]))[0] == "second"

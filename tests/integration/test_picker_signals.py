@@ -61,6 +61,14 @@ def test_a_signal_of_another_name_stays_in_the_inbox_and_wakes_nobody(race: Race
     assert len(inbox(race, row_id)) == 1
 
 
+def test_a_signal_to_who_is_not_parked_wakes_nobody(race: Race) -> None:
+    hold = held(race)
+    assert send(race, hold.id).woken is None
+    race.do(race.picker.flush([outcome(hold, "next")]))
+    assert send(race, hold.id).woken is None
+    assert len(inbox(race, hold.id)) == 2
+
+
 @pytest.mark.parametrize("target", ["k", -1, 2**63, 10**30, 42, "", True], ids=repr)
 def test_a_target_that_is_not_there_is_no_target(race: Race, target: Any) -> None:
     insert(race, correlation_key="another")

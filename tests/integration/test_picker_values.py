@@ -17,7 +17,7 @@ from engine.picker import Job, Picker
 from engine.schema import migrate
 from engine.statements import Statement
 from engine.values import MAX_JSON_DEPTH, MAX_NUMBER_DIGITS, UnstorableValue, to_json
-from models.picker import canonical_json, canonical_text
+from models.canonical import canonical_json, canonical_text
 from models.strategies import jobs, json_values, refused_jobs, texts
 
 several_examples = settings(

@@ -16,14 +16,15 @@ import pytest
 
 from engine.picker import Hold, Job
 from engine.schema import migrate
+from invariants.areas import RULES
 from invariants.evidence import RUN_FILE, Evidence, read_ledger_summary
 from invariants.folder import judge_folder
 from invariants.ledger.frames import NAME, read_transactions
 from invariants.ledger.process import RecorderError, RecorderProcess
 from invariants.ledger.reader import LedgerUnavailable
-from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES
-from tests.fixtures.arena import DEADLINE_S, Arena, commit, of, verdicts
-from tests.integration.test_mutants import OpenArena, job
+from invariants.picker import ALWAYS_EXERCISED
+from tests.fixtures.arena import DEADLINE_S, Arena, OpenArena, commit, of, verdicts
+from tests.fixtures.steps import job
 
 SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
 CUT_STREAMS = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE state = 'streaming'"
@@ -55,9 +56,7 @@ def test_two_sessions_at_work_are_judged_held(open_arena: OpenArena) -> None:
     work(arena)
     report = arena.judge(at_rest=True)
     held = ALWAYS_EXERCISED | {"k1-exclusion", "identity-unique"}
-    assert verdicts(report) == {
-        rule.name: "held" if rule.name in held else "not_exercised" for rule in PICKER_RULES
-    }
+    assert verdicts(report) == {rule.name: "held" if rule.name in held else "not_exercised" for rule in RULES}
     assert report.exit_code == 0
     summary = read_ledger_summary(arena.folder)
     assert (summary.complete, summary.differences, summary.generated) == (True, (), ())
@@ -182,6 +181,13 @@ def test_a_recorder_whose_parent_is_gone_cleans_up(migrated: str, tmp_path: Path
         assert count(migrated, SLOTS) == 1
     assert count(migrated, SLOTS) == count(migrated, PUBLICATIONS) == 0
     assert read_ledger_summary(tmp_path).reason == "the parent is gone"
+
+
+def test_a_recording_that_is_abandoned_says_why(migrated: str, tmp_path: Path) -> None:
+    recorder = RecorderProcess(migrated, tmp_path)
+    recorder.abandon("the run was interrupted")
+    assert count(migrated, SLOTS) == count(migrated, PUBLICATIONS) == 0
+    assert read_ledger_summary(tmp_path).reason == "the run was interrupted"
 
 
 def test_a_killed_recorder_leaves_a_ledger_that_is_judged_as_cut(open_arena: OpenArena) -> None:

@@ -9,20 +9,22 @@ import psycopg
 import pytest
 
 from engine.schema import SchemaTooNew, migrate, schema_version
+from engine.statements import AREAS, Area
 
 _MIGRATE = """
 import sys, psycopg
 from engine.schema import migrate
 with psycopg.connect(sys.argv[1], autocommit=True) as connection:
     sys.stdin.readline()
-    print(migrate(connection))
+    print(migrate(connection, sys.argv[2]))
 """
 
 
-def test_eight_processes_may_migrate_at_once(database: str) -> None:
+@pytest.mark.parametrize("area", AREAS)
+def test_eight_processes_may_migrate_at_once(database: str, area: Area) -> None:
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", _MIGRATE, database],
+            [sys.executable, "-c", _MIGRATE, database, area],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -40,7 +42,7 @@ def test_eight_processes_may_migrate_at_once(database: str) -> None:
             process.stdin.write("\n")
             process.stdin.flush()
         answers = [process.communicate(timeout=60) for process in processes]
-        latest = schema_version(connection)
+        latest = schema_version(connection, area)
 
     assert answers == [(f"{latest}\n", "")] * 8
 

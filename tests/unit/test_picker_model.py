@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from engine.picker import Commit, Hold, Job
 from models import picker as model
-from models.picker import Row, Table, canonical_json, canonical_text
+from models.canonical import canonical_json, canonical_text
+from models.outcomes import flush
+from models.picker import Ended, Row, Table
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -52,8 +54,8 @@ def test_a_lease_that_ends_at_this_very_instant_is_not_reaped_and_a_microsecond_
     table, _ = claimed(table_of(job()), lease_ms=1_000.0)
     end = NOW + timedelta(seconds=1)
 
-    assert model.reap(table, end, 10)[1] == ()
-    assert model.reap(table, end + MICROSECOND, 10)[1] == (Hold(1, "c"),)
+    assert model.reap(table, end, 10)[1].holds == ()
+    assert model.reap(table, end + MICROSECOND, 10)[1].holds == (Hold(1, "c"),)
 
 
 def test_the_window_is_cut_before_rows_of_one_key_are_reduced_to_one() -> None:
@@ -113,8 +115,8 @@ def test_an_identity_is_given_up_for_good_when_its_row_leaves_the_scope() -> Non
 def test_what_does_not_hold_the_row_changes_nothing(hold: Hold) -> None:
     table, _ = claimed(table_of(job(), job(queue="other")))
 
-    assert model.flush(table, NOW, [Commit(id=hold.id, claim=hold.claim, kind="done")]) == (table, ())
-    assert model.release(table, NOW, [hold]) == (table, ())
+    assert flush(table, NOW, [Commit(id=hold.id, claim=hold.claim, kind="done")]) == (table, Ended())
+    assert model.release(table, NOW, [hold]) == (table, Ended())
     assert model.heartbeat(table, NOW, [hold], 1.0) == (table, ())
 
 
@@ -123,7 +125,7 @@ def test_a_later_claim_of_a_row_is_not_ended_by_an_outcome_of_an_earlier_one() -
     table, _ = model.reap(table, NOW, 1)
     table, _ = claimed(table, claim="second")
 
-    assert model.flush(table, NOW, [Commit(id=1, claim="first", kind="done")]) == (table, ())
+    assert flush(table, NOW, [Commit(id=1, claim="first", kind="done")]) == (table, Ended())
 
 
 def test_attempts_are_counted_by_retry_and_reaper_and_cleared_by_next() -> None:
@@ -138,7 +140,7 @@ def test_attempts_are_counted_by_retry_and_reaper_and_cleared_by_next() -> None:
             table, _ = model.release(table, NOW, [hold])
         else:
             commit = Commit(id=1, claim=str(turn), kind="retry" if kind == "retry" else "next")
-            table, _ = model.flush(table, NOW, [commit])
+            table, _ = flush(table, NOW, [commit])
         attempts.append(table.rows[1].attempt)
 
     assert attempts == [1, 2, 2, 0]

@@ -1,7 +1,9 @@
 -- Count gates anew from the rows that hold their slots: $1 key and $2 shard are what the transaction has locked. Makes
 -- shards that the configuration asks for, drops those it no longer has, and drops keys that nobody has used for $3 ms,
 -- or whose configuration is gone once nobody holds a slot. Returns keys counted, shards corrected, made, dropped.
--- Index: gen_durable_lease for the executing rows (all of them, once a page), the buckets' primary key.
+-- Index: gen_durable_lease for the executing rows (all of them, once a page), the buckets' primary key. A page is a
+-- range of keys: a row is held against its two ends, not against an array, which a plan that does not know how many
+-- keys there are looks through one by one for each row (docs/findings.md, "A sweep that squares").
 -- Race 1: an admit that had a shard before it was locked here. A statement of its own, after the one that locks: its
 -- snapshot sees all that was committed with the shard.
 -- Race 2: a flush that ended a row before the snapshot, and its credit comes later. `counted` keeps the snapshot, and
@@ -17,39 +19,65 @@ WITH held AS MATERIALIZED (
     FROM unnest($1::text[], $2::smallint[]) AS h (key, shard)
 ),
 
-stored AS MATERIALIZED (
-    SELECT
-        b.key, b.shard, b.capacity, b.available, b.debt, b.idle_since
-    FROM gen_durable_buckets AS b
-    WHERE b.kind = 'conc' AND b.key = ANY ($1::text[])
+page AS MATERIALIZED (
+    SELECT min(h.key) AS first, max(h.key) AS last
+    FROM held AS h
 ),
 
-whole AS MATERIALIZED (
+stored AS MATERIALIZED (
     SELECT
-        b.key,
-        bool_and(
-            coalesce(b.idle_since < now() - $3::double precision * interval '1 millisecond', false)
-        ) AS idle
-    FROM stored AS b
-    LEFT JOIN held AS h ON b.key = h.key AND b.shard = h.shard
-    GROUP BY b.key
-    HAVING bool_and(h.shard IS NOT NULL)
+        b.key, b.shard, b.capacity, b.available, b.debt, b.idle_since,
+        b.ctid AS tid
+    FROM gen_durable_buckets AS b
+    WHERE
+        b.kind = 'conc'
+        AND b.key >= (SELECT p.first FROM page AS p)
+        AND b.key <= (SELECT p.last FROM page AS p)
 ),
 
 used AS MATERIALIZED (
     SELECT
         g.concurrency_key AS key, g.concurrency_shard AS shard, count(*)::double precision AS slots
     FROM gen_durable AS g
-    WHERE g.status = 'executing' AND g.concurrency_shard >= 0 AND g.concurrency_key = ANY ($1::text[])
+    WHERE
+        g.status = 'executing'
+        AND g.concurrency_shard >= 0
+        AND g.concurrency_key >= (SELECT p.first FROM page AS p)
+        AND g.concurrency_key <= (SELECT p.last FROM page AS p)
     GROUP BY g.concurrency_key, g.concurrency_shard
+),
+
+-- Keys with as many shards held as there are. Sums over a union, for a join of three small guesses is a nested loop.
+whole AS MATERIALIZED (
+    SELECT
+        f.key,
+        bool_and(f.idle) AS idle,
+        sum(f.slots) AS executing,
+        array_agg(f.tid) FILTER (WHERE f.tid IS NOT NULL) AS tids,
+        array_agg(f.shard) FILTER (WHERE f.tid IS NOT NULL) AS shards
+    FROM (
+        SELECT
+            b.key, b.tid, b.shard, 1 AS missing, 0 AS slots,
+            coalesce(b.idle_since < now() - $3::double precision * interval '1 millisecond', false) AS idle
+        FROM stored AS b
+        UNION ALL
+        SELECT
+            h.key, NULL, NULL, -1, 0, true
+        FROM held AS h
+        UNION ALL
+        SELECT
+            u.key, NULL, NULL, 0, u.slots, true
+        FROM used AS u
+    ) AS f
+    GROUP BY f.key
+    HAVING sum(f.missing) = 0 AND count(f.tid) > 0
 ),
 
 gate AS MATERIALIZED (
     SELECT
-        w.key, w.idle, c.capacity, c.shards, coalesce(u.slots, 0) AS executing
+        w.key, w.idle, w.executing, w.tids, w.shards AS stored, c.capacity, c.shards
     FROM whole AS w
     LEFT JOIN gen_durable_bucket_configs AS c ON c.kind = 'conc' AND c.name = split_part(w.key, ':', 1)
-    LEFT JOIN (SELECT key, sum(slots) AS slots FROM used GROUP BY key) AS u ON w.key = u.key
 ),
 
 kept AS MATERIALIZED (
@@ -108,7 +136,11 @@ recounted AS (
         counted = pg_current_snapshot(),
         idle_since = CASE WHEN w.unused THEN coalesce(b.idle_since, now()) END
     FROM want AS w
-    WHERE b.kind = 'conc' AND b.key = ANY ($1::text[]) AND b.key = w.key AND b.shard = w.shard
+    WHERE
+        b.kind = 'conc'
+        AND b.key >= (SELECT p.first FROM page AS p)
+        AND b.key <= (SELECT p.last FROM page AS p)
+        AND b.key = w.key AND b.shard = w.shard
 ),
 
 made AS (
@@ -124,15 +156,22 @@ made AS (
     RETURNING true
 ),
 
+-- By the place of a row that is held, and stays where it is.
 dropped AS (
     DELETE FROM gen_durable_buckets AS b
-    USING gate AS g
     WHERE
-        b.kind = 'conc' AND b.key = ANY ($1::text[]) AND b.key = g.key
-        AND CASE
-            WHEN g.capacity IS NULL THEN g.executing = 0
-            ELSE (g.executing = 0 AND g.idle) OR b.shard >= g.shards
-        END
+        b.ctid = ANY (
+            array(
+                SELECT s.tid
+                FROM gate AS g
+                CROSS JOIN LATERAL unnest(g.tids, g.stored) AS s (tid, shard)
+                WHERE
+                    CASE
+                        WHEN g.capacity IS NULL THEN g.executing = 0
+                        ELSE (g.executing = 0 AND g.idle) OR s.shard >= g.shards
+                    END
+            )
+        )
     RETURNING true
 )
 

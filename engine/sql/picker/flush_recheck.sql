@@ -4,6 +4,9 @@
 -- Index: signals_target per row.
 -- Race: a delivery to a row that is parking. It waits for the row, and then sees it parked; or the park waited for it,
 -- and this statement, whose snapshot is later than the lock, sees its signal.
+-- A row that its own transaction has changed before has its foreign key checked anew: a child that wakes here takes
+-- a KEY SHARE lock on its parent. Nobody in the engine bars that: FOR UPDATE is the collector's, on rows that have no
+-- children.
 WITH unseen AS MATERIALIZED (
     SELECT DISTINCT g.id
     FROM gen_durable AS g

@@ -10,7 +10,10 @@
 -- Race 3: one delivery made twice. The receipt decides; both hold the target's lock in turn.
 -- It locks one instance row and then waits for nobody.
 WITH target AS MATERIALIZED (
-    SELECT g.id
+    SELECT
+        g.id,
+        -- Read under the lock that this takes, on the version that the lock found.
+        g.status = 'awaiting_signal' AND $3::text = ANY (g.awaits) AS parked
     FROM gen_durable AS g
     WHERE
         g.id = coalesce($1::bigint, (SELECT k.id FROM gen_durable AS k WHERE k.correlation_guard = $2::text))
@@ -60,13 +63,13 @@ wake AS (
         END
     FROM inbox AS i
     WHERE g.id = i.target_id
-    RETURNING CASE WHEN g.status = 'runnable' THEN g.queue END AS queue
+    RETURNING g.queue
 )
 
 SELECT
     t.id,
     i.id AS signal,
-    w.queue
+    CASE WHEN t.parked THEN w.queue END AS woken
 FROM target AS t
 LEFT JOIN inbox AS i ON true
 LEFT JOIN wake AS w ON true

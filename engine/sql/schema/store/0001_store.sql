@@ -2,10 +2,13 @@
 --
 -- What a listing shows stands in columns of its own. The document casts `data` to jsonb there, which a context that
 -- holds a NUL character makes fail for every page (docs/findings.md, "one context breaks every listing"); `data` is
--- text, as it must be to hold any JSON, and nothing parses it.
+-- text, as it must be to hold any JSON, and nothing parses it. The version stands in its column only.
+--
+-- Ids are compared byte by byte, so that their order is the same in every database and in the client that merges pages
+-- of several, and outlives an upgrade of the system's locales.
 
 CREATE TABLE executions (
-    id text PRIMARY KEY,
+    id text COLLATE "C" PRIMARY KEY,
     definition_id text NOT NULL,
     data text NOT NULL,
     -- The compare-and-set token: 1, 2, 3 ...; an execution that was never saved has no row.
@@ -25,14 +28,14 @@ CREATE TABLE outbox (
 );
 
 CREATE TABLE processed_events (
-    execution_id text NOT NULL,
-    event_id text NOT NULL,
+    execution_id text COLLATE "C" NOT NULL,
+    event_id text COLLATE "C" NOT NULL,
     PRIMARY KEY (execution_id, event_id)
 );
 
 CREATE TABLE timers (
-    execution_id text NOT NULL,
-    path text NOT NULL,
+    execution_id text COLLATE "C" NOT NULL,
+    path text COLLATE "C" NOT NULL,
     -- Seconds since the epoch. NaN sorts above every number: such a timer would never be due.
     fire_at double precision NOT NULL CHECK (fire_at > '-infinity' AND fire_at < 'infinity'),
     PRIMARY KEY (execution_id, path)
@@ -49,7 +52,7 @@ CREATE TABLE spawns (
 );
 
 CREATE TABLE trace (
-    execution_id text NOT NULL,
+    execution_id text COLLATE "C" NOT NULL,
     idx integer NOT NULL,
     entry text NOT NULL,
     PRIMARY KEY (execution_id, idx)
@@ -71,7 +74,9 @@ CREATE FUNCTION harel_commit_cas(
     new_outcome text DEFAULT NULL,
     new_active_path text DEFAULT NULL,
     new_parent_id text DEFAULT NULL
-) RETURNS boolean LANGUAGE plpgsql AS $$
+) RETURNS boolean LANGUAGE plpgsql
+-- Its statements are asked about one id; a plan made anew for each call costs more than the call.
+SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     IF old_version = 0 THEN
         INSERT INTO executions (id, definition_id, data, version, status, outcome, active_path, parent_id)
@@ -82,6 +87,7 @@ BEGIN
         ON CONFLICT (id) DO NOTHING;
     ELSE
         UPDATE executions AS e SET
+            definition_id = definition,
             data = new_data,
             version = old_version + 1,
             status = new_status,

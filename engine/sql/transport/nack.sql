@@ -1,0 +1,7 @@
+-- Give group $1 back, leased as $2: out of reach for $3 s, behind all that are ready where that is 0. $4 is the time,
+-- null for the server's.
+-- Index: the primary key. Race: the lease lapsed and another took the group over: nothing changes.
+UPDATE transport_groups AS g
+SET locked_by = NULL, lock_expiry = transport_clock($4::double precision) + $3::double precision
+WHERE g.group_id = $1::text AND g.locked_by = $2::text
+RETURNING g.group_id

@@ -1,0 +1,253 @@
+"""The worker: messages of the transport become steps of executions (claim, load, step, commit, acknowledge).
+
+Rules:
+
+1. A group of the transport is an execution, so its messages come one at a time and in order; should a lease run out
+   while its holder still works, two workers have the same message, and the store lets one of them commit.
+2. State and marker are read at one moment. An event that was processed before is acknowledged and does nothing.
+3. A message is acknowledged when its commit is known to have happened, or when nothing can come of it: it was processed
+   before, nobody is there to receive it, or nobody can read it. Whatever else happens, it comes again.
+4. Who lost a race reads again and steps again, a bounded number of times; so does who does not know how his commit
+   ended.
+5. An outcome that cannot be stored is the step's failure, and ends the execution as FAILED; it does not come again.
+6. A chart that this worker does not know may be known to another: the message is given back for a while.
+
+A batch is as many groups as one claim brings: one round trip each for claim, commit and acknowledgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import psycopg
+
+from engine.observer import Completion, LoggingObserver, Observer
+from engine.relay.polling import Polling, poll
+from engine.sessions import Unavailable, describe_error
+from engine.statechart.chart import Chart
+from engine.statechart.step import Effects, failed, step
+from engine.store import (
+    Commit,
+    CommitOutcomeUnknown,
+    Event,
+    EventAlreadyProcessed,
+    Execution,
+    StoreConflict,
+    UnstorableValue,
+)
+from engine.transport import Message
+
+# Groups of one claim.
+BATCH = 32
+LEASE_S = 30.0
+# How often a message is tried before it is given back.
+ATTEMPTS = 5
+# How long a message of a chart that is not known here is left to others.
+UNKNOWN_DELAY_S = 5.0
+
+
+class Store(Protocol):
+    """What a worker needs of a store."""
+
+    async def load_for_event(self, execution_id: str, event_id: str) -> tuple[Execution | None, bool]: ...
+    async def commit_many(
+        self, commits: Sequence[Commit]
+    ) -> list[StoreConflict | UnstorableValue | CommitOutcomeUnknown | None]: ...
+
+
+class Transport(Protocol):
+    """What a worker needs of a transport."""
+
+    async def claim_many(self, limit: int, *, lease: float) -> list[Message]: ...
+    async def ack_many(self, items: Sequence[Message]) -> list[bool]: ...
+    async def nack(self, group_id: str, token: str, delay: float) -> bool: ...
+
+
+@dataclass(slots=True)
+class _Work:
+    """One message on its way."""
+
+    message: Message
+    event: Event
+    execution: Execution | None = None
+    effects: Effects | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What is to become of the messages of one claim. Those not acknowledged are given back, some for a while."""
+
+    acks: list[Message] = field(default_factory=list)
+    delays: dict[str, float] = field(default_factory=dict)
+
+
+class Worker:
+    """Runs charts, by definition id. Any number of workers share a store and a transport.
+
+    `clock` gives seconds since the epoch: what timers are armed by. Times of events: `store.load`, `store.commit` as in
+    a history; counted: `no_target`, `unreadable`, `unknown_chart`, `processed_before`, `conflict`, `outcome_unknown`,
+    `unstorable`, `given_back`.
+    """
+
+    def __init__(
+        self,
+        charts: Iterable[Chart],
+        store: Store,
+        transport: Transport,
+        *,
+        batch: int = BATCH,
+        lease_s: float = LEASE_S,
+        clock: Callable[[], float] = time.time,
+        polling: Polling | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._charts: Mapping[str, Chart] = {chart.definition_id: chart for chart in charts}
+        self._store, self._transport = store, transport
+        self._batch, self._lease_s, self._clock = batch, lease_s, clock
+        self._polling = Polling() if polling is None else polling
+        self._observer: Observer = LoggingObserver() if observer is None else observer
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set; a batch that was begun is brought to its end."""
+        await poll(self.tick, stop, self._polling, self._observer)
+
+    async def tick(self) -> int:
+        """One claim and what comes of it. Returns how many messages it brought. Raises what the database refuses."""
+        messages = await self._transport.claim_many(self._batch, lease=self._lease_s)
+        if messages:
+            await self._handle(messages)
+        return len(messages)
+
+    async def _handle(self, messages: Sequence[Message]) -> None:
+        batch = _Batch()
+        pending = self._read(messages, batch)
+        try:
+            for _ in range(ATTEMPTS):
+                if not pending:
+                    break
+                pending = await self._attempt(pending, batch)
+        finally:
+            # Also where an attempt was refused: what is done is done, and the rest is given back.
+            await self._settle(messages, batch)
+
+    async def _settle(self, messages: Sequence[Message], batch: _Batch) -> None:
+        if batch.acks:
+            await self._transport.ack_many(batch.acks)
+        done = {message.group_id for message in batch.acks}
+        for message in messages:
+            if message.group_id not in done:
+                self._observer.count("given_back")
+                delay = batch.delays.get(message.group_id, 0.0)
+                await self._transport.nack(message.group_id, message.token, delay)
+
+    def _read(self, messages: Sequence[Message], batch: _Batch) -> list[_Work]:
+        works = []
+        for message in messages:
+            try:
+                works.append(_Work(message, message.decoded()))
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                self._observer.count("unreadable")
+                batch.acks.append(message)
+        return works
+
+    async def _attempt(self, works: Sequence[_Work], batch: _Batch) -> list[_Work]:
+        """Load, step and commit. Returns what is to be tried again."""
+        loaded = await asyncio.gather(*map(self._load, works))
+        stepped = []
+        for work, (execution, processed) in zip(works, loaded, strict=True):
+            if processed or execution is None:
+                self._observer.count("processed_before" if processed else "no_target")
+                batch.acks.append(work.message)
+            elif (chart := self._charts.get(execution.definition_id)) is None:
+                self._observer.count("unknown_chart")
+                batch.delays[work.message.group_id] = UNKNOWN_DELAY_S
+            else:
+                work.execution = execution
+                work.effects = (
+                    step(chart, execution, work.event, self._clock())
+                    if work.error is None
+                    else failed(chart, execution, work.event, self._clock(), work.error)
+                )
+                stepped.append(work)
+        again = []
+        for work, refusal in zip(stepped, await self._commit(stepped), strict=True):
+            if refusal is None or isinstance(refusal, EventAlreadyProcessed):
+                batch.acks.append(work.message)
+                continue
+            match refusal:
+                case StoreConflict():
+                    self._observer.count("conflict")
+                case CommitOutcomeUnknown():
+                    self._observer.count("outcome_unknown")
+                case UnstorableValue():
+                    self._observer.count("unstorable")
+                    work.error = f"the step's outcome cannot be stored: {refusal}"
+            again.append(work)
+        return again
+
+    async def _load(self, work: _Work) -> tuple[Execution | None, bool]:
+        token = self._observer.invoke("store.load", {"execution": work.message.group_id})
+        try:
+            execution, processed = await self._store.load_for_event(work.message.group_id, work.event.id)
+        except BaseException as error:
+            self._observer.complete(token, "info", describe_error(error))
+            raise
+        self._observer.complete(token, "ok", {"version": None if execution is None else execution.version})
+        return execution, processed
+
+    async def _commit(
+        self, works: Sequence[_Work]
+    ) -> list[StoreConflict | UnstorableValue | CommitOutcomeUnknown | None]:
+        if not works:
+            return []
+        commits = [_commit_of(work) for work in works]
+        tokens = [self._observer.invoke("store.commit", _told(commit)) for commit in commits]
+        try:
+            refusals = await self._store.commit_many(commits)
+        except BaseException as error:
+            kind: Completion = "fail" if isinstance(error, psycopg.Error | Unavailable) else "info"
+            for token in tokens:
+                self._observer.complete(token, kind, describe_error(error))
+            raise
+        for token, commit, refusal in zip(tokens, commits, refusals, strict=True):
+            match refusal:
+                case None:
+                    self._observer.complete(token, "ok", {"version": commit.execution.version})
+                case CommitOutcomeUnknown():
+                    self._observer.complete(token, "info", describe_error(refusal))
+                case _:
+                    found = refusal.found if isinstance(refusal, StoreConflict) else None
+                    told = {"error": type(refusal).__name__, "found": found}
+                    self._observer.complete(token, "fail", told)
+        return refusals
+
+
+def _commit_of(work: _Work) -> Commit:
+    effects = work.effects
+    assert effects is not None
+    return Commit(
+        execution=effects.execution,
+        emits=effects.emits,
+        processed_event_id=work.event.id,
+        timers=effects.timers,
+        spawns=effects.spawns,
+        trace=effects.trace,
+    )
+
+
+def _told(commit: Commit) -> dict[str, object]:
+    return {
+        "execution": commit.execution.id,
+        "expected": commit.execution.version,
+        "event": commit.processed_event_id,
+        "emits": len(commit.emits),
+        "timers": len(commit.timers),
+        "spawns": len(commit.spawns),
+        "trace": commit.trace is not None,
+    }

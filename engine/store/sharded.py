@@ -1,0 +1,300 @@
+"""`ShardedStore` and `AsyncShardedStore`: one store out of several, each of which owns a set of executions.
+
+    store = ShardedStore.from_dsns(["postgresql://a/state", "postgresql://b/state"])
+    store = ShardedStore([PostgresStore.from_dsn(...), SqliteStore(...)])
+
+Where what lives, and why it must not be moved: `engine.store.shards`. Methods and errors are those of `PostgresStore`,
+with one difference: `commit_many` is one transaction per shard, so of a batch the commits of one shard may be there
+while another shard's connection is lost; those are answered with CommitOutcomeUnknown. Where a shard raises something
+else, the other shards' commits are carried out before it is raised, and a version that moved tells which those are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from engine.store.async_postgres import AsyncPostgresStore
+from engine.store.contract import AsyncStore, Json, Outbox, Spawns, Store, Timers
+from engine.store.encoding import ROWS, bounded
+from engine.store.execution import Commit, Emit, Event, Execution, Page, Refusal, Spawn, TimerOp
+from engine.store.operations import check_batch
+from engine.store.postgres import PostgresStore
+from engine.store.shards import addressed, check_count, grouped, oldest, page_of, shard_of, shared_out
+
+
+class ShardedStore:
+    """A store over several. It owns them, and closes them. Their number and order are for ever."""
+
+    def __init__(self, stores: Sequence[Store]) -> None:
+        check_count(len(stores))
+        self._stores = tuple(stores)
+
+    @classmethod
+    def from_dsns(cls, dsns: Sequence[str], **options: Any) -> Self:
+        """A `PostgresStore` for each DSN; `options` are those of its `from_dsn`."""
+        check_count(len(dsns))
+        stores: list[PostgresStore] = []
+        try:
+            for dsn in dsns:
+                stores.append(PostgresStore.from_dsn(dsn, **options))  # noqa: PERF401  # to close what is open
+        except BaseException:
+            for store in stores:
+                store.close()
+            raise
+        return cls(stores)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all."""
+        for store in self._stores:
+            store.close()
+
+    def load(self, execution_id: str) -> Execution | None:
+        """As `PostgresStore.load`."""
+        return self._of(execution_id).load(execution_id)
+
+    def load_for_event(self, execution_id: str, event_id: str) -> tuple[Execution | None, bool]:
+        """As `PostgresStore.load_for_event`."""
+        return self._of(execution_id).load_for_event(execution_id, event_id)
+
+    def is_processed(self, execution_id: str, event_id: str) -> bool:
+        """As `PostgresStore.is_processed`."""
+        return self._of(execution_id).is_processed(execution_id, event_id)
+
+    def save(self, execution: Execution) -> None:
+        """A commit without effects."""
+        self._of(execution.id).save(execution)
+
+    def commit(
+        self,
+        execution: Execution,
+        emits: Sequence[Emit | tuple[str | None, Event]] = (),
+        processed_event_id: str | None = None,
+        timers: Sequence[TimerOp] = (),
+        spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = (),
+        trace: Mapping[str, Json] | None = None,
+    ) -> None:
+        """As `PostgresStore.commit`."""
+        self._of(execution.id).commit(execution, emits, processed_event_id, timers, spawns, trace)
+
+    def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
+        """As `PostgresStore.commit_many`, one transaction per shard."""
+        check_batch(commits)
+        answers: list[Refusal | None] = [None] * len(commits)
+        failures: list[Exception] = []
+        for shard, places in self._groups(commits).items():
+            try:
+                group = self._stores[shard].commit_many([commits[place] for place in places])
+            except Exception as error:  # noqa: BLE001  # whatever it is, the others have their turn first
+                failures.append(error)
+            else:
+                for place, answer in zip(places, group, strict=True):
+                    answers[place] = answer
+        if failures:
+            raise failures[0]
+        return answers
+
+    def pending_outbox(self, limit: int = ROWS) -> Outbox:
+        """As `PostgresStore.pending_outbox`."""
+        return shared_out([store.pending_outbox(limit) for store in self._stores], limit)
+
+    def ack_outbox(self, seq: int) -> None:
+        """As `PostgresStore.ack_outbox`."""
+        shard, own = addressed(seq, len(self._stores))
+        self._stores[shard].ack_outbox(own)
+
+    def pending_spawns(self, limit: int = ROWS) -> Spawns:
+        """As `PostgresStore.pending_spawns`."""
+        return shared_out([store.pending_spawns(limit) for store in self._stores], limit)
+
+    def ack_spawn(self, seq: int) -> None:
+        """As `PostgresStore.ack_spawn`."""
+        shard, own = addressed(seq, len(self._stores))
+        self._stores[shard].ack_spawn(own)
+
+    def due_timers(self, now: float, limit: int = ROWS) -> Timers:
+        """As `PostgresStore.due_timers`."""
+        return oldest([store.due_timers(now, limit) for store in self._stores], limit)
+
+    def delete_timer(self, execution_id: str, path: str, fire_at: float) -> None:
+        """As `PostgresStore.delete_timer`."""
+        self._of(execution_id).delete_timer(execution_id, path, fire_at)
+
+    def append_trace(self, execution_id: str, entry: dict[str, Json]) -> None:
+        """As `PostgresStore.append_trace`."""
+        self._of(execution_id).append_trace(execution_id, entry)
+
+    def read_trace(self, execution_id: str) -> list[dict[str, Json]]:
+        """As `PostgresStore.read_trace`."""
+        return self._of(execution_id).read_trace(execution_id)
+
+    def list_executions(
+        self,
+        status: str | Iterable[str] | None = None,
+        definition_id: str | None = None,
+        roots_only: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """As `PostgresStore.list_executions`, across all shards in id order."""
+        status = _kept(status)
+        pages = [
+            store.list_executions(status, definition_id, roots_only, bounded(limit), cursor)
+            for store in self._stores
+        ]
+        return page_of(pages, limit)
+
+    def _of(self, execution_id: str) -> Store:
+        return self._stores[shard_of(execution_id, len(self._stores))]
+
+    def _groups(self, commits: Sequence[Commit]) -> dict[int, list[int]]:
+        return grouped([shard_of(commit.execution.id, len(self._stores)) for commit in commits])
+
+
+class AsyncShardedStore:
+    """The asynchronous twin of `ShardedStore`: what concerns all shards is asked of all at once."""
+
+    def __init__(self, stores: Sequence[AsyncStore]) -> None:
+        check_count(len(stores))
+        self._stores = tuple(stores)
+
+    @classmethod
+    async def from_dsns(cls, dsns: Sequence[str], **options: Any) -> Self:
+        """An `AsyncPostgresStore` for each DSN; `options` are those of its `from_dsn`."""
+        check_count(len(dsns))
+        stores: list[AsyncPostgresStore] = []
+        try:
+            for dsn in dsns:
+                stores.append(await AsyncPostgresStore.from_dsn(dsn, **options))  # noqa: PERF401
+        except BaseException:
+            for store in stores:
+                await store.close()
+            raise
+        return cls(stores)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all."""
+        for store in self._stores:
+            await store.close()
+
+    async def load(self, execution_id: str) -> Execution | None:
+        """As `PostgresStore.load`."""
+        return await self._of(execution_id).load(execution_id)
+
+    async def load_for_event(self, execution_id: str, event_id: str) -> tuple[Execution | None, bool]:
+        """As `PostgresStore.load_for_event`."""
+        return await self._of(execution_id).load_for_event(execution_id, event_id)
+
+    async def is_processed(self, execution_id: str, event_id: str) -> bool:
+        """As `PostgresStore.is_processed`."""
+        return await self._of(execution_id).is_processed(execution_id, event_id)
+
+    async def save(self, execution: Execution) -> None:
+        """A commit without effects."""
+        await self._of(execution.id).save(execution)
+
+    async def commit(
+        self,
+        execution: Execution,
+        emits: Sequence[Emit | tuple[str | None, Event]] = (),
+        processed_event_id: str | None = None,
+        timers: Sequence[TimerOp] = (),
+        spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = (),
+        trace: Mapping[str, Json] | None = None,
+    ) -> None:
+        """As `PostgresStore.commit`."""
+        await self._of(execution.id).commit(execution, emits, processed_event_id, timers, spawns, trace)
+
+    async def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
+        """As `ShardedStore.commit_many`."""
+        check_batch(commits)
+        groups = grouped([shard_of(commit.execution.id, len(self._stores)) for commit in commits])
+        outcomes = await asyncio.gather(
+            *(
+                self._stores[shard].commit_many([commits[place] for place in places])
+                for shard, places in groups.items()
+            ),
+            return_exceptions=True,
+        )
+        answers: list[Refusal | None] = [None] * len(commits)
+        for places, outcome in zip(groups.values(), outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            for place, answer in zip(places, outcome, strict=True):
+                answers[place] = answer
+        return answers
+
+    async def pending_outbox(self, limit: int = ROWS) -> Outbox:
+        """As `PostgresStore.pending_outbox`."""
+        answers = await asyncio.gather(*(store.pending_outbox(limit) for store in self._stores))
+        return shared_out(answers, limit)
+
+    async def ack_outbox(self, seq: int) -> None:
+        """As `PostgresStore.ack_outbox`."""
+        shard, own = addressed(seq, len(self._stores))
+        await self._stores[shard].ack_outbox(own)
+
+    async def pending_spawns(self, limit: int = ROWS) -> Spawns:
+        """As `PostgresStore.pending_spawns`."""
+        answers = await asyncio.gather(*(store.pending_spawns(limit) for store in self._stores))
+        return shared_out(answers, limit)
+
+    async def ack_spawn(self, seq: int) -> None:
+        """As `PostgresStore.ack_spawn`."""
+        shard, own = addressed(seq, len(self._stores))
+        await self._stores[shard].ack_spawn(own)
+
+    async def due_timers(self, now: float, limit: int = ROWS) -> Timers:
+        """As `PostgresStore.due_timers`."""
+        return oldest(await asyncio.gather(*(store.due_timers(now, limit) for store in self._stores)), limit)
+
+    async def delete_timer(self, execution_id: str, path: str, fire_at: float) -> None:
+        """As `PostgresStore.delete_timer`."""
+        await self._of(execution_id).delete_timer(execution_id, path, fire_at)
+
+    async def append_trace(self, execution_id: str, entry: dict[str, Json]) -> None:
+        """As `PostgresStore.append_trace`."""
+        await self._of(execution_id).append_trace(execution_id, entry)
+
+    async def read_trace(self, execution_id: str) -> list[dict[str, Json]]:
+        """As `PostgresStore.read_trace`."""
+        return await self._of(execution_id).read_trace(execution_id)
+
+    async def list_executions(
+        self,
+        status: str | Iterable[str] | None = None,
+        definition_id: str | None = None,
+        roots_only: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """As `ShardedStore.list_executions`."""
+        status = _kept(status)
+        pages = await asyncio.gather(
+            *(
+                store.list_executions(status, definition_id, roots_only, bounded(limit), cursor)
+                for store in self._stores
+            )
+        )
+        return page_of(pages, limit)
+
+    def _of(self, execution_id: str) -> AsyncStore:
+        return self._stores[shard_of(execution_id, len(self._stores))]
+
+
+def _kept(status: str | Iterable[str] | None) -> str | list[str] | None:
+    # Every shard reads it.
+    return status if status is None or isinstance(status, str) else list(status)

@@ -1,0 +1,123 @@
+"""What a run put the engine through while its load lasted: counts of what the rules can only be tried by.
+
+A rule that held where nothing happened has shown nothing. So each exercise is counted from the ledger and the history,
+over the time from the phase `load` to the phase after it; a run without phases counts as a whole.
+
+    denials            rows that an admission did not let in
+    throttles          those of them that asked for tokens of a rate limit
+    gates_saturated    times that a gate key went from free slots to none
+    parks_raced        parks that found a signal in the inbox which had come while their step ran
+    joins              parents woken by their last child
+    inline_chains      claims under which a step was followed by another
+    reconciles         sweeps over gates that ended well
+    bucket_sweeps      sweeps over rate buckets that dropped or mended one
+    gc_deletes         rows collected
+    reaps              claims taken back after their lease
+    expiries           waits for a signal that ran out of time
+    pokes              statements that notified
+    pokes_dropped      notifications that a node was kept from hearing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from invariants.changes import BUCKETS, ENDED, JOINING, MOVED, PARKED, RUNNABLE, Changes, Columns, Transition
+from invariants.history.operations import Operation
+from invariants.ledger.pgoutput import Transaction
+from invariants.limits import GATE, Levels
+from invariants.rules import text
+from invariants.witness import Witness, committed
+
+EXERCISES: Final = (
+    "denials", "throttles", "gates_saturated", "parks_raced", "joins", "inline_chains", "reconciles", "bucket_sweeps",
+    "gc_deletes", "reaps", "expiries", "pokes", "pokes_dropped",
+)  # fmt: skip
+# A slot less than whole lets nobody in.
+FREE: Final = 1.0
+
+
+class Exercise:
+    """Fed like a rule, it judges nothing."""
+
+    groups = BUCKETS | ENDED | MOVED
+
+    def __init__(self, columns: Columns, witness: Witness) -> None:
+        self.counts = dict.fromkeys(EXERCISES, 0)
+        self._c = columns
+        self._gates = Levels(GATE)
+        self._full: set[str] = set()
+        self._denied: set[tuple[int, str]] = set()
+        phases = [o for o in witness.operations if o.f == "phase"]
+        began = next((o for o in phases if o.value["phase"] == "load"), None)
+        over = next((o for o in phases if began is not None and o.start_ns > began.start_ns), None)
+        self._from_ns = 0 if began is None else began.start_ns
+        self._to_ns = 2**63 if over is None else over.start_ns
+        # The same span on the wall clock, in which the ledger counts.
+        self._from_us = 0 if began is None else (began.start_ns + began.wall_offset_ns) // 1000
+        self._to_us = 2**63 if over is None else (over.start_ns + over.wall_offset_ns) // 1000
+        self._tell(witness.operations)
+
+    def _tell(self, operations: Sequence[Operation]) -> None:
+        counts, chains = self.counts, set()
+        for o in operations:
+            if o.type != "ok" or not self._from_ns <= o.start_ns < self._to_ns:
+                continue
+            if o.f == "flush":
+                lasting = {(row, claim) for row, claim, kind in o.value["outcomes"] if kind == "continue"}
+                if lasting:
+                    chains |= lasting & set(committed(o))
+            elif o.f == "admit":
+                counts["denials"] += len(o.result["denied"])
+                self._denied |= {(row, o.value["claim"]) for row in o.result["denied"]}
+            elif o.f == "count":
+                if o.value["event"] == "poke_dropped":
+                    counts["pokes_dropped"] += o.value["amount"]
+            elif (name := COUNTED.get(o.f)) is not None:
+                counts[name] += _amount(o)
+        counts["inline_chains"] = len(chains)
+
+    def transaction(self, transaction: Transaction, changes: Changes) -> None:
+        """Follow one transaction."""
+        counting = self._from_us <= transaction.committed_us < self._to_us
+        for key in self._gates.observe(changes.buckets):
+            full = sum(level.available for level in self._gates.now.get(key, {}).values()) < FREE
+            if full and key not in self._full and key in self._gates.now:
+                self._full.add(key)
+                self.counts["gates_saturated"] += counting
+            elif not full:
+                self._full.discard(key)
+        if not counting:
+            return
+        parked = {t.id for t in changes.ended if t.after == PARKED}
+        for t in changes.moved:
+            if t.after == RUNNABLE:
+                self.counts["joins"] += t.before == JOINING
+                self.counts["parks_raced"] += t.before == PARKED and t.id in parked
+        for t in changes.ended:
+            self.counts["throttles"] += t.shape == "release" and self._was_throttled(t)
+
+    def _was_throttled(self, t: Transition) -> bool:
+        assert t.old is not None
+        asked = t.old[self._c.rate_limit] is not None
+        return asked and (t.id, text(t.old[self._c.locked_by])) in self._denied
+
+
+COUNTED: Final = {
+    "reconcile": "reconciles", "sweep_buckets": "bucket_sweeps", "gc": "gc_deletes", "reap": "reaps",
+    "expire": "expiries", "notify": "pokes",
+}  # fmt: skip
+
+
+def _amount(o: Operation) -> int:
+    result: dict[str, Any] = o.result
+    match o.f:
+        case "gc" | "expire":
+            return len(result["ids"])
+        case "reap":
+            return len(result["holds"])
+        case "sweep_buckets":
+            return int(any(result.get(name) for name in ("dropped", "made", "cut")))
+        case _:
+            return 1

@@ -1,0 +1,45 @@
+"""The reference picker as a subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from engine.operation import perform
+from stress.subjects.subject import Subject
+from stress.swarm.mutation import limiter_for
+
+
+def _settling(
+    scenario: Any, mutant: str | None
+) -> tuple[str, Callable[[psycopg.Connection[Any]], object]] | None:
+    """A killed node credits nothing: what it held is counted by a sweep, and the nodes have made their last."""
+    limiter = limiter_for(mutant, scenario.limits)
+    if limiter is None:
+        return None
+    return "reconcile", lambda connection: perform(connection, limiter.reconcile())
+
+
+PICKER = Subject(
+    name="picker",
+    areas=("picker",),
+    node="stress.swarm.node_process",
+    user="stress.swarm.picker_users:PickerUser",
+    # One that waits for a signal without a deadline cannot move: the clients are gone. Whether its wait is in order is
+    # for the rules to say.
+    unfinished="""
+        SELECT count(*), max(updated_at)::text FROM gen_durable
+        WHERE status < 'done' AND (status <> 'awaiting_signal' OR await_deadline IS NOT NULL)
+    """,
+    # Two index scans: during the load finished jobs must not slow the nodes.
+    waiting="""
+        SELECT count(*), max(updated_at)::text FROM (
+            SELECT updated_at FROM gen_durable WHERE status = 'runnable'
+            UNION ALL
+            SELECT updated_at FROM gen_durable WHERE status = 'executing'
+        ) AS waiting
+    """,
+    settling=_settling,
+)

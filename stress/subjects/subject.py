@@ -1,0 +1,34 @@
+"""What the harness must know of a system in order to set it up, run it, and see when it is at rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from engine.statements import Area
+
+# Takes the scenario and the mutant's name; what is left to be done when the nodes have gone, with its name in the
+# history, or None.
+Settling = Callable[[Any, str | None], tuple[str, Callable[[psycopg.Connection[Any]], object]] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One system.
+
+    `areas`: the parts of the schema that it needs, whose rules judge it. `node`: the module of a node's process.
+    `user`: the class of its clients, as module:Class. `unfinished` and `waiting` are queries that answer one row, how
+    much there is and something that changes when any of it moves: of all that can still come to an end without a
+    client, and, cheap enough to be asked during the load, of what a node could work on now.
+    """
+
+    name: str
+    areas: tuple[Area, ...]
+    node: str
+    user: str
+    unfinished: str
+    waiting: str
+    settling: Settling = lambda _scenario, _mutant: None

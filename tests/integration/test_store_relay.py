@@ -1,0 +1,181 @@
+"""The relay through the contracts of a store and a transport: at least once, in order, whoever dies in between."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from engine.relay import AsyncStoreRelay, StoreRelay
+from engine.store import AsyncPostgresStore, Emit, Event, Execution, PostgresStore, Spawn, TimerOp
+from engine.transport import AsyncPostgresTransport, PostgresTransport
+from tests.fixtures.courier import Courier
+
+
+class Dead(BaseException):
+    """What a process feels when it is killed: nothing that it could handle."""
+
+
+class Mortal:
+    """A store or a transport whose caller dies before a call of that number, counted over all that share `count`."""
+
+    def __init__(self, inner: Any, dies_at: int | None, count: list[str]) -> None:
+        self._inner, self._dies_at, self._count = inner, dies_at, count
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if len(self._count) == self._dies_at:
+                raise Dead
+            self._count.append(name)
+            return getattr(self._inner, name)(*arguments, **named)
+
+        return call
+
+
+@contextmanager
+def relaying(courier: Courier, dies_at: int | None = None, **options: Any) -> Iterator[StoreRelay]:
+    """A relay that dies before its call of that number."""
+    calls: list[str] = []
+    with PostgresStore.from_dsn(courier.dsn) as store, PostgresTransport.from_dsn(courier.dsn) as transport:
+        yield StoreRelay(Mortal(store, dies_at, calls), Mortal(transport, dies_at, calls), **options)
+
+
+def commit(courier: Courier, execution: Execution, **effects: Any) -> None:
+    with PostgresStore.from_dsn(courier.dsn) as store:
+        store.commit(execution, **effects)
+
+
+def emits(*ids: str) -> list[Emit]:
+    return [Emit("x", Event(id=each, kind="k")) for each in ids]
+
+
+def first_deliveries(courier: Courier, group_id: str | None = None) -> list[str]:
+    return list(dict.fromkeys(courier.delivered(group_id)))
+
+
+@pytest.mark.parametrize("dies_at", range(6))
+def test_a_relay_that_dies_before_any_call_loses_nothing_and_keeps_the_order(
+    courier: Courier, dies_at: int
+) -> None:
+    commit(courier, Execution(id="e", definition_id="d"), emits=emits("e1", "e2", "e3"))
+    with relaying(courier, dies_at) as relay:
+        try:
+            relay.deliver()
+        except Dead:
+            pass
+    with relaying(courier) as relay:
+        relay.deliver()
+        assert relay.deliver() == 0
+    assert first_deliveries(courier) == ["e1", "e2", "e3"]
+    assert courier.outbox() == []
+
+
+@pytest.mark.parametrize("dies_at", range(9))
+def test_a_relay_that_dies_before_any_call_makes_each_child_once_and_starts_it(
+    courier: Courier, dies_at: int
+) -> None:
+    parent = Execution(id="parent", definition_id="d", priority=2)
+    commit(courier, parent, spawns=[Spawn("c1", "r", {"n": 1}), Spawn("c2", "r", {})])
+    with relaying(courier, dies_at) as relay:
+        try:
+            relay.spawn()
+        except Dead:
+            pass
+    with relaying(courier) as relay:
+        relay.spawn()
+        assert relay.spawn() == 0
+    assert first_deliveries(courier) == ["start:c1", "start:c2"]
+    versions = courier.rows("SELECT id, version FROM executions WHERE parent_id = 'parent' ORDER BY id")
+    assert versions == [("c1", 1), ("c2", 1)]
+
+
+@pytest.mark.parametrize("dies_at", range(4))
+def test_a_sweep_that_dies_before_any_call_fires_each_timer_as_one_event(
+    courier: Courier, dies_at: int
+) -> None:
+    timers = [TimerOp("schedule", "p", 1.0), TimerOp("schedule", "q", 2.0), TimerOp("schedule", "r", 9.0)]
+    commit(courier, Execution(id="x", definition_id="d"), timers=timers)
+    with relaying(courier, dies_at) as relay:
+        try:
+            relay.sweep(5.0)
+        except Dead:
+            pass
+    with relaying(courier) as relay:
+        relay.sweep(5.0)
+        assert relay.sweep(5.0) == 0
+    assert first_deliveries(courier) == ["timer:x:p:1.0", "timer:x:q:2.0"]
+    assert courier.rows("SELECT path FROM timers") == [("r",)]
+
+
+def test_a_relay_that_comes_late_with_what_it_read_repeats_but_does_not_overtake(courier: Courier) -> None:
+    execution = Execution(id="e", definition_id="d")
+    commit(courier, execution, emits=emits("e1", "e2"))
+    with PostgresStore.from_dsn(courier.dsn) as store, PostgresTransport.from_dsn(courier.dsn) as transport:
+
+        class Overtaken:
+            """Between the reading and the publishing, another relay does the same and more."""
+
+            def publish_many(self, items: Any) -> Any:
+                with relaying(courier) as other:
+                    other.deliver()
+                    commit(courier, execution, emits=emits("e3"))
+                    other.deliver()
+                return transport.publish_many(items)
+
+        StoreRelay(store, Overtaken()).deliver()
+    assert first_deliveries(courier) == ["e1", "e2", "e3"]
+    assert len(courier.delivered()) == 5
+
+
+def test_an_event_for_nobody_goes_to_the_handler_or_nowhere(courier: Courier) -> None:
+    courier.emit(None, "e1")
+    courier.emit("x", "e2")
+    heard: list[str] = []
+    with relaying(courier, on_broadcast=lambda event: heard.append(event.id)) as relay:
+        assert relay.deliver() == 2
+    courier.emit(None, "e3")
+    with relaying(courier) as relay:
+        assert relay.deliver() == 1
+    assert (heard, courier.delivered(), courier.outbox()) == (["e1"], ["e2"], [])
+
+
+def test_a_batch_is_bounded(courier: Courier) -> None:
+    courier.emit("x", "e1", "e2", "e3")
+    with relaying(courier, batch=2) as relay:
+        assert [relay.deliver(), relay.deliver(), relay.deliver()] == [2, 1, 0]
+
+
+def test_the_asynchronous_relay_does_the_same(courier: Courier) -> None:
+    async def relay_all() -> list[int]:
+        store = await AsyncPostgresStore.from_dsn(courier.dsn)
+        heard: list[str] = []
+
+        async def hear(event: Event) -> None:
+            heard.append(event.id)
+
+        async with await AsyncPostgresTransport.from_dsn(courier.dsn) as transport:
+            relay = AsyncStoreRelay(store, transport, on_broadcast=hear)
+            parent = Execution(id="parent", definition_id="d")
+            effects: dict[str, Any] = {
+                "spawns": [Spawn("c", "r", {})],
+                "timers": [TimerOp("schedule", "p", 1.0)],
+            }
+            await store.commit(parent, emits=[*emits("e1"), Emit(None, Event(id="e2", kind="k"))], **effects)
+            done = [await relay.deliver(), await relay.spawn(), await relay.spawn(), await relay.sweep(5.0)]
+            child = await store.load("c")
+            assert child is not None
+            # A child that is there already is started again, under the same event.
+            await store.commit(parent, spawns=[Spawn("c", "r", {})])
+            done.append(await relay.spawn())
+        closing = store.close()
+        if inspect.isawaitable(closing):
+            await closing
+        assert heard == ["e2"]
+        return done
+
+    assert asyncio.run(relay_all()) == [2, 1, 0, 1, 1]
+    assert courier.delivered() == ["e1", "start:c", "timer:parent:p:1.0", "start:c"]

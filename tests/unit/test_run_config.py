@@ -1,0 +1,47 @@
+"""What a run says of how to start it again."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from stress.config import RunConfig, checked
+
+
+def config(pg: str) -> RunConfig:
+    return checked(
+        pg=pg,
+        seconds=5,
+        nodes=2,
+        seed=7,
+        faults="kill",
+        scenario="mixed",
+        subject="reference",
+        mutant="outcome-unguarded",
+    )
+
+
+@pytest.mark.parametrize("pg", ["embedded", "16", "container:17"])
+def test_the_command_of_a_run_asks_for_the_same_again(pg: str) -> None:
+    words = shlex.split(config(pg).command())
+    options = dict(zip(words[4::2], words[5::2], strict=True))
+    assert words[:4] == ["nox", "-s", "stress", "--"]
+    again = checked(
+        pg=options["--pg"],
+        seconds=float(options["--seconds"]),
+        nodes=int(options["--nodes"]),
+        seed=int(options["--seed"]),
+        faults=options["--faults"],
+        scenario=options["--scenario"],
+        subject="reference",
+        mutant=options["--mutant"],
+    )
+    assert again == config(pg)
+
+
+def test_the_command_of_a_run_on_a_users_server_takes_the_dsn_from_a_variable() -> None:
+    command = config("dsn:postgresql://u:s3cret@db.example/app").command()
+    assert '--pg "dsn:$PGREFEREE_DSN"' in command
+    assert "s3cret" not in command
+    assert "db.example" not in command
