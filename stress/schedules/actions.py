@@ -321,7 +321,10 @@ def flush(label: str, *outcomes: Outcome) -> Action:
 
         return Prepared(
             "flush",
-            {"outcomes": [[c.id, c.claim, c.kind] for c in commits]},
+            {
+                "outcomes": [[c.id, c.claim, c.kind] for c in commits],
+                "turns": [c.turn for c in commits],
+            },
             world.picker.flush(commits),
             lambda ended: {"xid": ended.xid, "committed": [[hold.id, hold.claim] for hold in ended.holds]},
             absorb,

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+from invariants.mutants import STORE_MUTANTS, TRANSPORT_MUTANTS
 from stress.schedules.pairs import OPERATIONS, PAIRS, Pair, apart, pairs, quiet
 from stress.schedules.race import Race
 from stress.schedules.races import ALL
@@ -31,6 +32,7 @@ CONSTRAINTS: Final = (
 )  # fmt: skip
 # The races that show each mutant to be one. `tests/integration/test_schedule_mutants.py` holds them to it.
 CAUGHT_BY_RACE: Final[dict[str, str]] = {
+    "identity-unguarded": "identity-twice",
     "outcome-unguarded": "stale-outcome",
     "guard-only-no-arbiter": "one-key-two-queues",
     "insert-many-unordered": "batches-in-opposite-orders",
@@ -49,13 +51,53 @@ CAUGHT_BY_RACE: Final[dict[str, str]] = {
     "children-without-parent-lock": "reaper-meets-birth",
     "children-after-update": "identities-swapped",
     "reclaim-without-margin": "namesake-boots",
+    "consume-whole-inbox": "consumed-exactly",
+    "continue-credits-held-slot": "slot-kept-in-line",
+    "continue-unfenced": "continued-twice",
+    "duplicate-wakes": "delivery-again-to-the-parked",
+    "join-counts-a-batch-once": "siblings-end-together",
+    "scope-reentered-by-a-wake": "identity-given-up-by-a-park",
+    "collects-beside-the-parent": "child-collected-beside-its-parent",
+    "admit-stamps-unguarded": "admission-comes-late",
+    "admit-doubles-shard": "warm-rate-two-picks",
+    "credit-after-count": "credit-meets-count",
+    "provisional-is-a-shard": "gate-two-picks",
+    "cold-keys-wait": "cold-keys-opposite",
+    "config-upsert-unordered": "boots-in-opposite-orders",
+    "lowered-capacity-forgotten": "lowered-while-used",
+    "collectors-wait": "collectors-meet",
+    "credit-without-cap": "lowered-while-used",
+    "no-check": "gate-warm-shards",
 }
+# Mutants without a race here, and why.
 NO_RACE: Final[dict[str, str]] = {
     "key-collides-with-id": "one claim by itself shows it",
     "json-double-encoded": "one insert by itself shows it",
     "too-many-parameters": "one insert by itself shows it",
     "serialise-outside-guard": "a node by itself shows it",
     "min-demand-unclamped": "a node by itself shows it",
+    "poked-only": "a node by itself shows it",
+    "admit-before-continue-commit": "a node by itself shows it",
+    "inline-unconfigured-key": "a node by itself shows it",
+    "reclaim-uncounted": "one sweep by itself shows it",
+    "reclaim-by-bare-prefix": "one sweep by itself shows it",
+    "retention-from-birth": "one sweep by itself shows it",
+    "bucket-swept-while-asleep": "one sweep by itself shows it",
+    "shards-grow-unhealed": "one sweep by itself shows it",
+    "admit-unclamped": "one admission after another shows it",
+    "burst-raised-wedges": "one admission after another shows it",
+    "cold-bucket-lags": "one admission after another shows it",
+    "draws-in-order": "one admission after another shows it",
+    "full-is-a-sum": "one admission after another shows it",
+    "refill-counts-back": "one admission after another shows it",
+    "counts-back-in-races": "one admission after another shows it",
+    "reclaim-beside-the-living": "it looks at sessions of other processes, which a race does not open",
+    "parents-locked-late": "a race, and none here finds it yet",
+    "buckets-unordered": "a race, and none here finds it yet: it needs a stop between two locks of one scan",
+    **{
+        mutant.name: "of the store or the transport, whose operations have no races here yet"
+        for mutant in (*STORE_MUTANTS, *TRANSPORT_MUTANTS)
+    },
 }
 
 _HEAD: Final = """# Races

@@ -10,9 +10,9 @@ Rules:
    that it has come there, and an advisory lock that the controller holds keeps it until it is let through.
 3. A gate is two locks, which a session meets in turn: while one is opened and closed again behind it, it may be at the
    next stop of its statement already. The NOTICE says at which lock it is.
-4. A row gate stops it once more, before it writes the row (or the identity) that its setting `gate.row` names: between
-   two rows of one statement. It is a row trigger, which changes when a row is locked, so only races that ask for it
-   have it.
+4. A row gate stops it once more, before it writes the row (by id, identity, key or name) that its setting `gate.row`
+   names: between two rows of one statement. It is a row trigger, which changes when a row is locked, so only races that
+   ask for it have it.
 5. Gates exist in databases of the harness only.
 """
 
@@ -70,18 +70,23 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE FUNCTION schedule_gate_row() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    met jsonb := CASE WHEN TG_OP = 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END;
 BEGIN
-    IF current_setting('gate.row', true) IN (NEW.id::text, NEW.correlation_key) THEN
+    IF current_setting('gate.row', true) IN (met ->> 'id', met ->> 'correlation_key', met ->> 'key', met ->> 'name')
+    THEN
         PERFORM schedule_stop(current_setting('gate.number')::integer);
     END IF;
-    RETURN NEW;
+    RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
 END $$;
 """
-ROW_GATE: Final = (
-    "CREATE TRIGGER schedule_row BEFORE INSERT OR UPDATE ON gen_durable "
-    "FOR EACH ROW EXECUTE FUNCTION schedule_gate_row()"
+ROW_GATED: Final = ("gen_durable", "gen_durable_buckets", "gen_durable_bucket_configs")
+ROW_GATE: Final = "".join(
+    f"CREATE TRIGGER schedule_row BEFORE INSERT OR UPDATE OR DELETE ON {table} "
+    "FOR EACH ROW EXECUTE FUNCTION schedule_gate_row(); "
+    for table in ROW_GATED
 )
-NO_ROW_GATE: Final = "DROP TRIGGER IF EXISTS schedule_row ON gen_durable"
+NO_ROW_GATE: Final = "".join(f"DROP TRIGGER IF EXISTS schedule_row ON {table}; " for table in ROW_GATED)
 
 _LOCK = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b")
 _MAIN = re.compile(r"^(SELECT|UPDATE|INSERT|DELETE)\b", re.MULTILINE)

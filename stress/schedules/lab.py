@@ -207,9 +207,7 @@ class Lab:
         wanted = (race.name, planner, *race.sessions)
         if self._configured == wanted:
             return
-        self._control.execute(NO_ROW_GATE.encode())
-        if race.row_gates:
-            self._control.execute(ROW_GATE.encode())
+        self._command(f"{NO_ROW_GATE}{ROW_GATE if race.row_gates else ''}")
         while len(self._links) < len(race.sessions):
             self._links.append(self._link(len(self._links)))
         self._planner = PLANNERS[planner]
@@ -249,7 +247,11 @@ class Lab:
         if self._number % VACUUM_RUNS == 0:
             self._control.execute(f"VACUUM {', '.join((*self.tables, MARKS))}".encode())
         mark = f"UPDATE schedule_marks SET number = {self._number}; "  # noqa: S608  # a number of our own
-        result = self._control.pgconn.exec_(f"BEGIN; {self._emptying}{mark}COMMIT".encode())
+        self._command(f"BEGIN; {self._emptying}{mark}COMMIT")
+
+    def _command(self, text: str) -> None:
+        """Commands of the control session, past psycopg, which forgets what is prepared when it sees a DROP."""
+        result = self._control.pgconn.exec_(text.encode())
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise psycopg.errors.error_from_result(result)
 

@@ -9,6 +9,13 @@ def _children(count: int, **fields: object) -> Outcome:
     return Outcome("childs", fields={"children": spawned, "step": "join"})
 
 
+_BY_ID = {
+    "enable_bitmapscan": "off",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+_BY_TABLE = {"enable_indexscan": "off", "enable_indexonlyscan": "off", "enable_seqscan": "off"}
 _FAMILY = (
     insert("p"),
     claim("c"),
@@ -30,6 +37,33 @@ RACES = (
         stops=("one",),
         invariants=("join-exact",),
         covers=(("flush done", "flush stop"), ("claim", "flush done")),
+    ),
+    Race(
+        name="siblings-end-together",
+        summary="one flush ends both children of a parent while a delivery holds the parent",
+        setup=(
+            insert("p"),
+            claim("c"),
+            flush("c", _children(2)),
+            claim("x", queue="children"),
+        ),
+        sessions={"worker": (flush("x", Outcome("done")),), "client": (signal("p"),)},
+        invariants=("join-exact",),
+        covers=(("flush done", "signal"),),
+    ),
+    Race(
+        name="child-collected-beside-its-parent",
+        summary="a child ends, and the collector comes while its parent still waits for another",
+        setup=_FAMILY,
+        sessions={
+            "worker": (flush("x", Outcome("done")),),
+            "collector": (collect(),),
+            "other": (flush("y", Outcome("done")),),
+        },
+        finish=(collect(),),
+        stops=("collector",),
+        invariants=("join-exact",),
+        covers=(("flush done", "collect"), ("flush done", "flush done")),
     ),
     Race(
         name="reaper-meets-birth",
@@ -105,9 +139,17 @@ RACES = (
     Race(
         name="collectors-meet",
         summary="two collectors have one page of rows",
-        setup=(insert("a"), insert("b"), claim("c"), flush("c", Outcome("done"))),
+        # One finds the rows by their ids, the other as they lie in the table.
+        setup=(
+            insert("a"),
+            insert("b"),
+            claim("c"),
+            flush("c", Outcome("done", "b")),
+            flush("c", Outcome("done", "a")),
+        ),
         sessions={"one": (collect(),), "two": (collect(),)},
-        settings={"one": {"enable_indexscan": "off"}},
+        settings={"one": _BY_ID, "two": _BY_TABLE},
+        row_gates={"one": "a"},
         invariants=("gc-safe", "no-deadlock"),
         covers=(("collect", "collect"),),
     ),

@@ -10,6 +10,7 @@ from stress.schedules.actions import (
     insert_many,
     job,
     reap,
+    signal,
 )
 from stress.schedules.race import Race
 
@@ -54,6 +55,19 @@ RACES = (
         },
         invariants=("identity-unique", "contention-quiet"),
         covers=(("flush retry", "reap"),),
+    ),
+    Race(
+        name="identity-given-up-by-a-park",
+        summary="a park gives an identity up, another row takes it, and a signal wakes the first",
+        setup=(insert("r", correlation_key="k", correlation_scope=("runnable", "executing")), claim("c")),
+        sessions={
+            "worker": (flush("c", Outcome("await")),),
+            "client": (insert("s", correlation_key="k"),),
+            "sender": (signal("r"),),
+        },
+        stops=("worker",),
+        invariants=("identity-unique", "contention-quiet"),
+        covers=(("flush await", "insert many"), ("flush await", "signal")),
     ),
     Race(
         name="identity-given-up-by-a-claim",

@@ -29,6 +29,14 @@ RACES = (
         covers=(("flush next", "signal"),),
     ),
     Race(
+        name="delivery-again-to-the-parked",
+        summary="a row has parked again beside a signal that it saw; the delivery is repeated, and another comes",
+        setup=(*_PARKED, signal("r", dedup="d"), claim("e"), enrich("e"), flush("e", Outcome("await"))),
+        sessions={"again": (signal("r", dedup="d"),), "other": (signal("r", "stop", dedup="s"),)},
+        invariants=("no-spin", "signal-dedup"),
+        covers=(("signal", "signal"),),
+    ),
+    Race(
         name="signal-to-the-dead",
         summary="a delivery meets the end of its target, and the collector comes at once",
         setup=(insert("r", correlation_key="k"), claim("c")),
