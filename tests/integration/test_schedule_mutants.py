@@ -20,7 +20,7 @@ RARE = {
     "flush-locks-late": "claimer node node flusher claimer flusher claimer flusher",
 }
 # Runs for the sound engine, each.
-SOUND_RUNS = 12
+SOUND_RUNS = 6
 
 
 @pytest.mark.parametrize("mutant", sorted(set(CAUGHT_BY_RACE) - set(RARE)))
