@@ -41,8 +41,8 @@ RACES = (
         summary="a delivery meets the end of its target, and the collector comes at once",
         setup=(insert("r", correlation_key="k"), claim("c")),
         sessions={
-            "worker": (flush("c", Outcome("done")),),
             "client": (signal("r", key="k"),),
+            "worker": (flush("c", Outcome("done")),),
             "collector": (collect(),),
         },
         stops=("client",),
