@@ -8,6 +8,7 @@ pytest_plugins = [
     "tests.fixtures.arena",
     "tests.fixtures.courier",
     "tests.fixtures.depot",
+    "tests.fixtures.lab",
     "tests.fixtures.node",
     "tests.fixtures.postgres",
     "tests.fixtures.stores",
