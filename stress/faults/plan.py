@@ -58,7 +58,7 @@ FAULTS: dict[str, FaultKind] = {
                   own_server=True),
         FaultKind(
             "failover", "a standby is made and kept in step; heal: the server crashes, and the standby takes its place",
-            SERVER, 25.0, (2.0, 3.0), own_server=True,
+            SERVER, 45.0, (2.0, 3.0), own_server=True,
         ),
         FaultKind("skew", "a node whose clock is off by minutes or years", NODE, 8.0, (1.5, 2.5)),
         FaultKind("pool", "a node with one connection for everything", NODE, 8.0, (1.5, 2.5)),

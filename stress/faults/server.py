@@ -14,6 +14,7 @@ from stress.faults.ground import Fault, FaultStuck
 
 # A copy takes as long as it takes on a busy machine; the fault waits for it, and the load goes on meanwhile.
 BUILD_TIMEOUT_S = 90.0
+ABANDON_TIMEOUT_S = 20.0
 
 
 class Crash(Fault):
@@ -68,10 +69,13 @@ class Failover(Fault):
 
     @override
     def abandon(self) -> None:
+        # Whatever it was doing fails for want of its folder, and what it has started meanwhile goes as well.
+        self._standby.remove()
+        self._thread.join(ABANDON_TIMEOUT_S)
         self._standby.remove()
 
     def _build(self) -> None:
         try:
             self._standby.build()
-        except (InfrastructureError, psycopg.Error) as error:
+        except (InfrastructureError, psycopg.Error, OSError) as error:
             self._failed = error

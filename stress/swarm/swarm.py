@@ -26,7 +26,8 @@ from stress.swarm.configs import ClientsConfig, LoadReport, LocustMasterConfig, 
 LOOPBACK = "127.0.0.1"
 # Users end their current call, the master its workers.
 LOAD_STOP_TIMEOUT_S = 15.0
-STOP_TIMEOUT_S = knobs.DRAIN_TIMEOUT_MS / 1000 + 5
+# A node may be asked to stop before it has come up, by a fault, on a machine that has other things to do.
+STOP_TIMEOUT_S = knobs.DRAIN_TIMEOUT_MS / 1000 + 25
 
 
 class ChildDied(Exception):
