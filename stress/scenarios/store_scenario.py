@@ -14,11 +14,13 @@ from stress.subjects import STORE, Subject
 @dataclass(frozen=True, slots=True)
 class Start:
     """Save new executions, each with its start event in the outbox: (definition, id, context). `together`: in one
-    batch, else one by one. `ends`: whether each comes to an end by itself."""
+    batch, else one by one. `ends`: whether each comes to an end by itself. `waits`: the first does when all others are
+    there."""
 
     executions: tuple[tuple[str, str, Mapping[str, Any]], ...]
     together: bool
     ends: bool
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

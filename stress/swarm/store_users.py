@@ -5,7 +5,7 @@ from __future__ import annotations
 # Locust first: it patches the standard library for gevent, and what is imported before it would not be cooperative.
 import locust  # isort: skip
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import gevent
@@ -19,7 +19,7 @@ from engine.transport import PostgresTransport
 from stress.scenarios import StoreScenario
 from stress.scenarios.store_scenario import Act, Bump, Listing, Note, Start, Tell
 from stress.swarm.clients import ClientUser
-from stress.swarm.contention import ATTEMPTS, bumped, described, refused
+from stress.swarm.contention import ATTEMPTS, bumped, described, promises, refused
 from stress.swarm.mutation import catalogue_for, queue_for
 
 WINDOW_S = 0.25
@@ -98,9 +98,8 @@ class StoreUser(ClientUser):
         for definition, execution_id, context in act.executions:
             execution = began(charts[definition], execution_id, dict(context))
             commits.append(Commit(execution=execution, emits=[Emit(execution_id, start_event(execution_id))]))
-        extra = {"ends": True} if act.ends else {}
         for batch in [commits] if act.together else [[commit] for commit in commits]:
-            self._commit(batch, extra)
+            self._commit(batch, promises(act))
 
     def _tell(self, act: Tell) -> None:
         gevent.sleep(act.pause_ms / 1_000)
@@ -120,14 +119,19 @@ class StoreUser(ClientUser):
                     lambda execution: {"version": None if execution is None else execution.version},
                 )
                 commits.append(bumped(act, self.scenario.charts, target, loaded, time.time()))
-            targets = self._commit(commits, {})
+            targets = self._commit(commits)
             if not targets:
                 return
 
-    def _commit(self, commits: list[Commit], extra: dict[str, Any]) -> tuple[str, ...]:
-        """Commit them, in one call; whose commits lost a race."""
-        recorder = self.shared.recorder
-        tokens = [recorder.invoke("store.commit", described(commit) | extra) for commit in commits]
+    def _commit(
+        self, commits: list[Commit], promised: Mapping[str, dict[str, Any]] | None = None
+    ) -> tuple[str, ...]:
+        """Commit them, in one call; whose commits lost a race. `promised`: what else the history is to say of each."""
+        recorder, promised = self.shared.recorder, promised or {}
+        tokens = [
+            recorder.invoke("store.commit", described(commit) | promised.get(commit.execution.id, {}))
+            for commit in commits
+        ]
         try:
             refusals = self.store.commit_many(commits)
         except BaseException as error:
