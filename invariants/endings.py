@@ -68,9 +68,9 @@ class ExecutionEnds(Watcher):
             elif self._has_what_it_needs(commit):
                 self._look(execution, commit)
         for child in self._parents:
-            commit = self._promise_of(child)
-            if commit is not None and child in self._status:
-                self._look(child, commit)
+            promise = self._promise_of(child)
+            if promise is not None and child in self._status:
+                self._look(child, promise)
         return None
 
     def _look(self, execution: str, commit: Operation) -> None:

@@ -27,6 +27,7 @@ from invariants.picker import PICKER_RULES, TABLE, is_settled
 from invariants.rules import Findings, Found, Rest, Rule
 from invariants.stored import TABLES as STORED_TABLES
 from invariants.stored import StoredParser
+from invariants.stored_exercise import StoredExercise
 from invariants.verdict import Judgement, Report, Violation, Witnessed, judgement
 from invariants.verdict import Row as EvidenceRow
 from invariants.witness import Witness
@@ -66,10 +67,10 @@ class Judge:
     """Feed it transactions in commit order, then `conclude`.
 
     It holds the rules of all areas; a run has changes of some. A rule that raises is out, and unknown with the
-    exception as its reason; the others go on.
+    exception as its reason; the others go on. `areas`: those whose exercises are counted.
     """
 
-    def __init__(self, witness: Witness | None = None) -> None:
+    def __init__(self, witness: Witness | None = None, areas: Sequence[str] = ()) -> None:
         self.transactions = 0
         self.changes = 0
         self._witness = witness
@@ -79,7 +80,10 @@ class Judge:
         self._picker_rules: list[Rule] = []
         self._stored_rules: list[Rule] = [rule(None, witness) for rule in STORED_RULES]
         self._rules = self._stored_rules
-        self.exercise: Exercise | None = None
+        self._areas = areas
+        self._exercises: list[Exercise | StoredExercise] = []
+        if witness is not None and {"store", "transport"} & set(areas):
+            self._exercises.append(StoredExercise(witness))
         self._sorter: Sorter | None = None
         self._parser = Parser()
         self._stored = StoredParser()
@@ -94,6 +98,11 @@ class Judge:
     def violations(self) -> int:
         """How many so far."""
         return sum(rule.findings.count for rule in self._rules)
+
+    @property
+    def exercised(self) -> dict[str, int]:
+        """What was counted, of all areas."""
+        return {name: count for exercise in self._exercises for name, count in exercise.counts.items()}
 
     def _is_settled(self, row: Row) -> bool:
         return self._settled(row)
@@ -119,8 +128,9 @@ class Judge:
 
     def _feed(self, transaction: Transaction, changes: Changes) -> None:
         mask = changes.mask
-        if self.exercise is not None and self.exercise.groups & mask:
-            self._count(self.exercise, transaction, changes)
+        for exercise in self._exercises:
+            if exercise.groups & mask:
+                self._count(exercise, transaction, changes)
         listeners = self._listeners.get(mask)
         if listeners is None:
             listeners = self._listeners[mask] = [rule for rule in self._rules if rule.groups & mask]
@@ -130,12 +140,12 @@ class Judge:
             except Exception as error:  # noqa: BLE001  # unknown, never held
                 self._out(rule, error)
 
-    def _count(self, exercise: Exercise, transaction: Transaction, changes: Changes) -> None:
+    def _count(self, exercise: Exercise | StoredExercise, transaction: Transaction, changes: Changes) -> None:
         """Figures that cannot be had cost no verdict."""
         try:
             exercise.transaction(transaction, changes)
         except Exception:  # noqa: BLE001
-            self.exercise = None
+            self._exercises = [each for each in self._exercises if each is not exercise]
 
     def _replay(self, transaction: Transaction) -> Changes:
         apply, replay, sorter = self._state.apply, self._state.replay, self._sorter
@@ -171,7 +181,8 @@ class Judge:
     def _make_rules(self, columns: Columns) -> None:
         self._picker_rules = self._rules = [rule(columns, self._witness) for rule in PICKER_RULES]
         self._listeners.clear()
-        self.exercise = None if self._witness is None else Exercise(columns, self._witness)
+        if self._witness is not None and "picker" in self._areas:
+            self._exercises.append(Exercise(columns, self._witness))
         early, self._early = self._early, []
         for transaction, changes in early:
             self._feed(transaction, changes)
@@ -245,7 +256,7 @@ def judge(
     `operations` is the merged history, None where there is none. Raises what reading the ledger raises.
     """
     witness = None if operations is None else Witness(operations)
-    first = Judge(witness)
+    first = Judge(witness, evidence.areas)
     if evidence.no_ledger is None:
         for transaction in transactions():
             first.observe(transaction)
@@ -266,7 +277,8 @@ def judge(
         first.transactions,
         first.changes,
         0 if operations is None else len(operations),
-        {} if first.exercise is None else first.exercise.counts,
+        first.exercised,
+        evidence.areas,
     )
 
 

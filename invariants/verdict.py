@@ -70,13 +70,15 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All judgements of a run, and what they rest on. `exercised`: see `invariants.exercise`."""
+    """All judgements of a run, and what they rest on. `exercised`: see `invariants.exercise`. `areas`: what the run is
+    about."""
 
     judgements: tuple[Judgement, ...]
     transactions: int = 0
     changes: int = 0
     operations: int = 0
     exercised: dict[str, int] = msgspec.field(default_factory=dict)
+    areas: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

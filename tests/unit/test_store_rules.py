@@ -891,3 +891,12 @@ def test_what_is_still_under_way_has_not_failed_to_end() -> None:
     trace = StoreTrace()
     stays_running(trace)
     assert trace.of("execution-ends", msgspec.structs.replace(AT_REST, at_rest=False)).verdict == "unknown"
+
+
+def test_the_table_of_a_run_of_the_store_leaves_out_the_pickers_rules_that_nothing_was_subject_to() -> None:
+    console = Console(width=200, file=StringIO())
+    print_report(console, full().judge(msgspec.structs.replace(AT_REST, exercises=())))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "cas-chain" in shown
+    assert "no-deadlock" in shown
+    assert "single-owner" not in shown
