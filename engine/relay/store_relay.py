@@ -8,21 +8,28 @@ Rules:
 2. Rows are read and published in the order of `seq`, and a reading stops at the first failure. With several relays a
    row may be published twice, but never for the first time after a later one of its emitter: who read the later one
    has read the earlier and published it before, or it was gone by then, and only what was published is removed.
-3. A child's start event is published after the child is saved, also where the child was there already: who saved it
+3. What was emitted to a child waits for it. A fork is committed before or with the first emit to its child, so spawns
+   that are read after the outbox name every child that one of its rows can be too early for.
+4. A child's start event is published after the child is saved, also where the child was there already: who saved it
    may have died before it published.
-4. A timer's event has an id that follows from the execution, the path and `fire_at`: two relays that both fire it are
+5. A timer's event has an id that follows from the execution, the path and `fire_at`: two relays that both fire it are
    one event. A commit that cancels the timer between the reading and the publishing comes too late here, and one that
    arms it anew for the same instant may lose it; `engine.relay.handover` has neither hole.
 
-Do not run it beside `AsyncTimerSweeper`, whose events have other ids.
+`sweep` is not for use beside `AsyncTimerSweeper`, whose events have other ids.
+
+An observer is told `relay.deliver` and `relay.spawn` with the seqs of the rows that are taken on, before they are, and
+`relay.timers` with what was fired, where there is anything to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence, Set
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from engine.observer import LoggingObserver, Observer
 from engine.relay.children import birth
+from engine.sessions import describe_error
 from engine.store.execution import Event, Execution, StoreConflict
 
 # Rows of one reading.
@@ -63,10 +70,49 @@ def timer_event(execution_id: str, path: str, fire_at: float) -> Event:
 
 
 def delivering(
-    store: Store, transport: Transport, limit: int, on_broadcast: Callable[[Event], object] | None
+    store: Store,
+    transport: Transport,
+    limit: int,
+    on_broadcast: Callable[[Event], object] | None,
+    observer: Observer,
 ) -> Steps[int]:
     """Deliver up to `limit` outbox rows. Returns how many."""
     rows = yield lambda: store.pending_outbox(limit=limit)
+    unborn = yield from _unborn(store, {target for _, target, _ in rows if target is not None}, limit)
+    ready = [row for row in rows if row[1] not in unborn]
+    if not ready:
+        return 0
+    seqs = [seq for seq, _, _ in ready]
+    return (
+        yield from _told(
+            observer,
+            "relay.deliver",
+            {"seqs": seqs},
+            _handing_over(store, transport, ready, on_broadcast),
+            lambda _: {"seqs": seqs},
+        )
+    )
+
+
+def _unborn(store: Store, targets: Set[str], limit: int) -> Steps[Set[str]]:
+    """Those of them that are still to be made. Where more spawns wait than were read: those that are not there."""
+    if not targets:
+        return targets
+    spawns = yield lambda: store.pending_spawns(limit=limit)
+    unborn = targets & {child_id for _, _, child_id, _, _ in spawns}
+    if len(spawns) >= limit:
+        for target in targets - unborn:
+            if (yield lambda target=target: store.load(target)) is None:  # type: ignore[misc]
+                unborn |= {target}
+    return unborn
+
+
+def _handing_over(
+    store: Store,
+    transport: Transport,
+    rows: Sequence[tuple[int, str | None, Event]],
+    on_broadcast: Callable[[Event], object] | None,
+) -> Steps[int]:
     targeted = [(target, event) for _, target, event in rows if target is not None]
     if targeted:
         yield lambda: transport.publish_many(targeted)
@@ -77,10 +123,25 @@ def delivering(
     return len(rows)
 
 
-def spawning(store: Store, transport: Transport, limit: int) -> Steps[int]:
+def spawning(store: Store, transport: Transport, limit: int, observer: Observer) -> Steps[int]:
     """Make up to `limit` children. Returns how many spawns were done."""
     rows = yield lambda: store.pending_spawns(limit=limit)
-    done = 0
+    if not rows:
+        return 0
+    done = yield from _told(
+        observer,
+        "relay.spawn",
+        {"seqs": [row[0] for row in rows]},
+        _making(store, transport, rows),
+        lambda done: {"seqs": done},
+    )
+    return len(done)
+
+
+def _making(
+    store: Store, transport: Transport, rows: Sequence[tuple[int, str, str, str, dict[str, Any]]]
+) -> Steps[list[int]]:
+    done: list[int] = []
     for seq, parent_id, child_id, root_path, context in rows:
         parent = yield lambda parent_id=parent_id: store.load(parent_id)  # type: ignore[misc]
         if parent is None:
@@ -92,18 +153,45 @@ def spawning(store: Store, transport: Transport, limit: int) -> Steps[int]:
             pass
         yield lambda made=made: transport.publish_many([(made.child.id, made.start)])  # type: ignore[misc]
         yield lambda seq=seq: store.ack_spawn(seq)  # type: ignore[misc]
-        done += 1
+        done.append(seq)
     return done
 
 
-def sweeping(store: Store, transport: Transport, limit: int, now: float) -> Steps[int]:
+def sweeping(store: Store, transport: Transport, limit: int, now: float, observer: Observer) -> Steps[int]:
     """Fire up to `limit` timers that are due at `now`. Returns how many."""
     due = yield lambda: store.due_timers(now, limit=limit)
-    if due:
-        yield lambda: transport.publish_many([(each[0], timer_event(*each)) for each in due])
+    if not due:
+        return 0
+    return (
+        yield from _told(
+            observer,
+            "relay.timers",
+            {},
+            _firing(store, transport, due),
+            lambda _: {"fired": [list(each) for each in due]},
+        )
+    )
+
+
+def _firing(store: Store, transport: Transport, due: Sequence[tuple[str, str, float]]) -> Steps[int]:
+    yield lambda: transport.publish_many([(each[0], timer_event(*each)) for each in due])
     for each in due:
         yield lambda each=each: store.delete_timer(*each)  # type: ignore[misc]
     return len(due)
+
+
+def _told(
+    observer: Observer, name: str, value: object, steps: Steps[T], report: Callable[[T], object]
+) -> Steps[T]:
+    """The steps, with the observer told when they begin and how they end."""
+    token = observer.invoke(name, value)
+    try:
+        answer = yield from steps
+    except Exception as error:
+        observer.complete(token, "info", describe_error(error))
+        raise
+    observer.complete(token, "ok", report(answer))
+    return answer
 
 
 class StoreRelay:
@@ -117,21 +205,25 @@ class StoreRelay:
         *,
         batch: int = BATCH,
         on_broadcast: Callable[[Event], object] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._store, self._transport, self._batch = store, transport, batch
         self._on_broadcast = on_broadcast
+        self._observer: Observer = LoggingObserver() if observer is None else observer
 
     def deliver(self) -> int:
         """Deliver one batch of the outbox. Returns how many rows."""
-        return _drive(delivering(self._store, self._transport, self._batch, self._on_broadcast))
+        return _drive(
+            delivering(self._store, self._transport, self._batch, self._on_broadcast, self._observer)
+        )
 
     def spawn(self) -> int:
         """Make one batch of children. Returns how many spawns were done."""
-        return _drive(spawning(self._store, self._transport, self._batch))
+        return _drive(spawning(self._store, self._transport, self._batch, self._observer))
 
     def sweep(self, now: float) -> int:
         """Fire one batch of timers that are due at `now`. Returns how many."""
-        return _drive(sweeping(self._store, self._transport, self._batch, now))
+        return _drive(sweeping(self._store, self._transport, self._batch, now, self._observer))
 
 
 class AsyncStoreRelay:
@@ -144,21 +236,25 @@ class AsyncStoreRelay:
         *,
         batch: int = BATCH,
         on_broadcast: Callable[[Event], Awaitable[object]] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._store, self._transport, self._batch = store, transport, batch
         self._on_broadcast = on_broadcast
+        self._observer: Observer = LoggingObserver() if observer is None else observer
 
     async def deliver(self) -> int:
         """As `StoreRelay.deliver`."""
-        return await _drive_async(delivering(self._store, self._transport, self._batch, self._on_broadcast))
+        return await _drive_async(
+            delivering(self._store, self._transport, self._batch, self._on_broadcast, self._observer)
+        )
 
     async def spawn(self) -> int:
         """As `StoreRelay.spawn`."""
-        return await _drive_async(spawning(self._store, self._transport, self._batch))
+        return await _drive_async(spawning(self._store, self._transport, self._batch, self._observer))
 
     async def sweep(self, now: float) -> int:
         """As `StoreRelay.sweep`."""
-        return await _drive_async(sweeping(self._store, self._transport, self._batch, now))
+        return await _drive_async(sweeping(self._store, self._transport, self._batch, now, self._observer))
 
 
 def _drive(steps: Steps[T]) -> T:

@@ -116,7 +116,7 @@ class Stack:
         await asyncio.gather(*(loop(stop) for loop in self._loops))
 
     async def _relay_across(self, stop: asyncio.Event) -> None:
-        relay = AsyncStoreRelay(self.store, self.transport)
+        relay = AsyncStoreRelay(self.store, self.transport, observer=self._observer)
 
         async def tick() -> int:
             return await relay.spawn() + await relay.deliver()
