@@ -7,6 +7,7 @@ where one of them was never saved.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from invariants.changes import Changes, Columns
@@ -23,6 +24,15 @@ ENDED: Final = frozenset(("DONE", "CANCELLED", "FAILED"))
 MAX_DEPTH: Final = 1_000
 
 
+def promises_of(operations: Iterable[Operation]) -> dict[str, Operation]:
+    """By execution, the commits that promise an end, acknowledged or not known to have failed."""
+    promises: dict[str, Operation] = {}
+    for commit in operations:
+        if commit.f == COMMIT and commit.value.get("ends") and (commit.type == "ok" or is_undecided(commit)):
+            promises.setdefault(commit.value["execution"], commit)
+    return promises
+
+
 class ExecutionEnds(Watcher):
     """Looks at rest for executions that were to end and have not, and for their children, and theirs."""
 
@@ -35,10 +45,7 @@ class ExecutionEnds(Watcher):
 
     def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
         super().__init__(columns, witness)
-        self._promised: dict[str, Operation] = {}
-        for commit in self.named(COMMIT):
-            if commit.value.get("ends") and (commit.type == "ok" or is_undecided(commit)):
-                self._promised.setdefault(commit.value["execution"], commit)
+        self._promised = promises_of(self.named(COMMIT))
         # Every execution that is there, with the status that it has; the parents of those that have one.
         self._status: dict[str, str | None] = {}
         self._parents: dict[str, str] = {}
@@ -71,7 +78,7 @@ class ExecutionEnds(Watcher):
             promise = self._promise_of(child)
             if promise is not None and child in self._status:
                 self._look(child, promise)
-        return None
+        return self.elsewhere.why_unknown
 
     def _look(self, execution: str, commit: Operation) -> None:
         self.checked += 1
@@ -83,16 +90,18 @@ class ExecutionEnds(Watcher):
         return all(self._is_there(needed) for needed in commit.value.get("needs", ()))
 
     def _is_there(self, execution: str) -> bool:
+        if not self.elsewhere.is_here(execution):
+            return self.elsewhere.births(execution) > 0
         return execution in self._status or execution in self._gone
 
     def _promise_of(self, child: str) -> Operation | None:
         """The promise of the ancestor that was saved with one; None where nobody made it."""
         execution: str | None = child
         for _ in range(MAX_DEPTH):
-            execution = self._parents.get(execution or "")
+            execution = self._parents.get(execution or "") or self.elsewhere.parent(execution or "")
             if execution is None:
                 return None
-            commit = self._promised.get(execution)
+            commit = self._promised.get(execution) or self.elsewhere.promises.get(execution)
             if commit is not None:
                 return commit if self._is_there(execution) else None
         return None

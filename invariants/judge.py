@@ -18,6 +18,7 @@ from typing import Final
 
 from invariants.areas import AREAS, STORED_RULES
 from invariants.changes import BUCKETS, CONFIGS, SIGNALS, Changes, Columns, Parser, Sorter
+from invariants.elsewhere import ALONE, Elsewhere
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.exercise import Exercise
 from invariants.history.operations import Operation
@@ -67,10 +68,13 @@ class Judge:
     """Feed it transactions in commit order, then `conclude`.
 
     It holds the rules of all areas; a run has changes of some. A rule that raises is out, and unknown with the
-    exception as its reason; the others go on. `areas`: those whose exercises are counted.
+    exception as its reason; the others go on. `areas`: those whose exercises are counted. `elsewhere`:
+    what lives in other shards.
     """
 
-    def __init__(self, witness: Witness | None = None, areas: Sequence[str] = ()) -> None:
+    def __init__(
+        self, witness: Witness | None = None, areas: Sequence[str] = (), elsewhere: Elsewhere = ALONE
+    ) -> None:
         self.transactions = 0
         self.changes = 0
         self._witness = witness
@@ -78,7 +82,10 @@ class Judge:
         self._settled: Callable[[Row], bool] = lambda _: False
         self._columns: Columns | None = None
         self._picker_rules: list[Rule] = []
-        self._stored_rules: list[Rule] = [rule(None, witness) for rule in STORED_RULES]
+        watchers = [rule(None, witness) for rule in STORED_RULES]
+        for watcher in watchers:
+            watcher.elsewhere = elsewhere
+        self._stored_rules: list[Rule] = [*watchers]
         self._rules = self._stored_rules
         self._areas = areas
         self._exercises: list[Exercise | StoredExercise] = []
@@ -250,13 +257,15 @@ def judge(
     operations: Sequence[Operation] | None,
     evidence: Evidence,
     summary: LedgerSummary,
+    elsewhere: Elsewhere = ALONE,
 ) -> Report:
     """Judge a run: `transactions` is called once, and once more when there is evidence to collect.
 
-    `operations` is the merged history, None where there is none. Raises what reading the ledger raises.
+    `operations` is the merged history, None where there is none; `elsewhere` what lives in other shards
+    (`invariants/sharded.py`). Raises what reading the ledger raises.
     """
     witness = None if operations is None else Witness(operations)
-    first = Judge(witness, evidence.areas)
+    first = Judge(witness, evidence.areas, elsewhere)
     if evidence.no_ledger is None:
         for transaction in transactions():
             first.observe(transaction)

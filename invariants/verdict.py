@@ -22,6 +22,7 @@ Verdict = Literal["held", "violated", "unknown"]
 Finding = Literal["held", "violated", "unknown", "not_exercised"]
 EXIT_CODES: Final[dict[Verdict, int]] = {"held": 0, "violated": 1, "unknown": 4}
 MAX_VIOLATIONS: Final = 20
+NOTHING_SUBJECT: Final = "nothing in this run was subject to it"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -151,5 +152,5 @@ def judgement(
     if reason is not None:
         return Judgement(invariant, "unknown", checked, 0, (), reason)
     if checked == 0:
-        return Judgement(invariant, "unknown", 0, 0, (), "nothing in this run was subject to it")
+        return Judgement(invariant, "unknown", 0, 0, (), NOTHING_SUBJECT)
     return Judgement(invariant, "held", checked)

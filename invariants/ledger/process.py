@@ -31,7 +31,9 @@ class RecorderProcess:
     has and drops its slot.
     """
 
-    def __init__(self, dsn: str, folder: Path, name: str = "pgreferee_ledger") -> None:
+    def __init__(
+        self, dsn: str, folder: Path, name: str = "pgreferee_ledger", shard: int = 0, shards: int = 1
+    ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "invariants", "record"],
             stdin=subprocess.PIPE,
@@ -47,7 +49,7 @@ class RecorderProcess:
         self._thread = threading.Thread(target=self._listen, name="recorder", daemon=True)
         self._thread.start()
         try:
-            self._tell({"dsn": dsn, "folder": str(folder), "name": name})
+            self._tell({"dsn": dsn, "folder": str(folder), "name": name, "shard": shard, "shards": shards})
             self._wait(lambda: self._ready, READY_TIMEOUT_S)
         except BaseException:
             self.close()
