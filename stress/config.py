@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.errors import UsageError
@@ -15,6 +15,7 @@ from stress.scenarios import SCENARIOS
 SUBJECTS = ("reference",)
 
 MAX_NODES = 64
+MAX_SERVERS = 8
 MAX_SECONDS = 24 * 3600.0
 
 # A run's leases are short, so that a fault that outlasts them fits many times into a short run.
@@ -28,9 +29,10 @@ LOCUST_WORKERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """A checked request. `faults` are names in the order in which they were given, without repetition."""
+    """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
+    the order in which they were given, without repetition."""
 
-    source: Source
+    sources: tuple[Source, ...]
     seconds: float
     nodes: int
     seed: int
@@ -47,17 +49,23 @@ class RunConfig:
             f"--nodes {self.nodes}",
             f"--faults {','.join(self.faults) or 'none'}",
             f"--seed {self.seed}",
-            # Secrets are recorded nowhere: whoever runs it again sets the variable.
-            '--pg "dsn:$PGREFEREE_DSN"' if self.source.kind == "dsn" else f"--pg {self.source}",
+            *(_asked(place, source) for place, source in enumerate(self.sources)),
         ]
         if self.mutant is not None:
             words.append(f"--mutant {self.mutant}")
         return "nox -s stress -- " + " ".join(words)
 
 
+def _asked(place: int, source: Source) -> str:
+    # Secrets are recorded nowhere: whoever runs it again sets the variable.
+    if source.kind == "dsn":
+        return f'--pg "dsn:$PGREFEREE_DSN{"" if place == 0 else f"_{place + 1}"}"'
+    return f"--pg {source}"
+
+
 def checked(
     *,
-    pg: str,
+    pg: Sequence[str],
     seconds: float,
     nodes: int,
     seed: int,
@@ -71,13 +79,21 @@ def checked(
         raise UsageError(f"--seconds must be 1 to {MAX_SECONDS:.0f}, not {seconds:g}")
     if not 1 <= nodes <= MAX_NODES:
         raise UsageError(f"--nodes must be 1 to {MAX_NODES}, not {nodes}")
+    scenario = _known("scenario", scenario, SCENARIOS)
+    if not 1 <= len(pg) <= MAX_SERVERS:
+        raise UsageError(f"--pg must be given 1 to {MAX_SERVERS} times, not {len(pg)}")
+    if len(pg) > 1 and not SCENARIOS[scenario].subject.shards:
+        able = (name for name, other in SCENARIOS.items() if other.subject.shards)
+        raise UsageError(
+            f"scenario {scenario!r} runs on one server; --pg may be given several times for: {', '.join(able)}"
+        )
     return RunConfig(
-        source=parse_pg(pg),
+        sources=tuple(parse_pg(each) for each in pg),
         seconds=seconds,
         nodes=nodes,
         seed=seed,
         faults=_faults(faults),
-        scenario=_known("scenario", scenario, SCENARIOS),
+        scenario=scenario,
         subject=_known("subject", subject, SUBJECTS),
         mutant=None if mutant is None else _known("mutant", mutant, REGISTRY),
     )

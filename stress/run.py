@@ -18,8 +18,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +70,18 @@ class Run:
     """The state of a run in its phases."""
 
     config: RunConfig
-    server: Server
+    servers: tuple[Server, ...]
     folder: Path
     display: Display
     swarm: Swarm
     recording: Recording
-    connection: psycopg.Connection[Any]
+    connections: tuple[psycopg.Connection[Any], ...]
     planned: list[PlannedFault]
     active: list[Active] = field(default_factory=list)
     phase: str = "start"
     load_began: float = 0.0
     load_seconds: float = 0.0
-    waiting: tuple[int, str | None] = (0, None)
+    waiting: tuple[int, tuple[str | None, ...]] = (0, ())
     looked_at: float = 0.0
 
     @property
@@ -137,8 +138,9 @@ class Run:
         settling = self.subject.settling(SCENARIOS[self.config.scenario], self.config.mutant)
         if settling is not None:
             name, settle = settling
-            self.recording.did(name, lambda: settle(self.connection))
-        self.recording.finish(self.connection)
+            for connection in self.connections:
+                self.recording.did(name, partial(settle, connection))
+        self.recording.finish(self.connections)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -213,13 +215,12 @@ class Run:
         self.active.remove(fault)
         self.recording.healed(fault.token)
 
-    def _look(self) -> tuple[int, str | None]:
+    def _look(self) -> tuple[int, tuple[str | None, ...]]:
         """How much waits, and what changes when any of it moves."""
         self.looked_at = time.monotonic()
         query = self.subject.unfinished if self.phase == "drain" else self.subject.waiting
-        row = self.connection.execute(query.encode()).fetchone()
-        assert row is not None
-        self.waiting = (int(row[0]), row[1])
+        rows = [row for each in self.connections for row in each.execute(query.encode()).fetchall()]
+        self.waiting = (sum(int(count) for count, _ in rows), tuple(mark for _, mark in rows))
         return self.waiting
 
 
@@ -232,13 +233,17 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
     folder = create_run_folder(out, "-".join(filter(None, (config.scenario, config.mutant))))
     display.say(f"run {folder}")
     try:
-        with display, provision(config.source, profile="fast") as server:
+        with display, ExitStack() as stack:
+            servers = tuple(
+                stack.enter_context(provision(source, profile="fast")) for source in config.sources
+            )
+            told = " + ".join(f"PostgreSQL {server.version_text} ({server.source})" for server in servers)
             display.say(
-                f"PostgreSQL {server.version_text} ({server.source}) · scenario {config.scenario} · seed {config.seed}"
+                f"{told} · scenario {config.scenario} · seed {config.seed}"
                 f" · faults {', '.join(config.faults) or 'none'}"
                 + (f" · MUTANT {config.mutant}" if config.mutant else "")
             )
-            return _on_server(config, server, folder, display)
+            return _on_servers(config, servers, folder, display)
     except HarnessError:
         shutil.rmtree(folder)
         raise
@@ -247,13 +252,17 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
             return never_began(config, folder, INTERRUPTED)
 
 
-def _on_server(config: RunConfig, server: Server, folder: Path, display: Display) -> Judged:
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        for area in SCENARIOS[config.scenario].subject.areas:
-            migrate(connection, area)
-        for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
-            connection.execute(statement.encode())
-        with _run(config, server, folder, display, connection) as started:
+def _on_servers(config: RunConfig, servers: tuple[Server, ...], folder: Path, display: Display) -> Judged:
+    with ExitStack() as stack:
+        connections = tuple(
+            stack.enter_context(psycopg.connect(server.dsn, autocommit=True)) for server in servers
+        )
+        for connection in connections:
+            for area in SCENARIOS[config.scenario].subject.areas:
+                migrate(connection, area)
+            for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
+                connection.execute(statement.encode())
+        with _run(config, servers, folder, display, connections) as started:
             stopped = _carry_out(started)
             with uninterrupted():
                 return judge_run(started) if stopped is None else stopped_run(started, stopped)
@@ -276,7 +285,11 @@ def _carry_out(started: Run) -> str | None:
 
 @contextmanager
 def _run(
-    config: RunConfig, server: Server, folder: Path, display: Display, connection: psycopg.Connection[Any]
+    config: RunConfig,
+    servers: tuple[Server, ...],
+    folder: Path,
+    display: Display,
+    connections: tuple[psycopg.Connection[Any], ...],
 ) -> Iterator[Run]:
     planned = plan_faults(
         config.faults,
@@ -285,9 +298,9 @@ def _run(
         nodes=config.nodes,
         lease_s=knobs.LEASE_TTL_MS / 1000,
     )
-    swarm = Swarm(config, (server.dsn,), folder)
-    with Recording.started(server, folder) as recording:
+    swarm = Swarm(config, tuple(server.dsn for server in servers), folder)
+    with Recording.started(servers, folder) as recording:
         try:
-            yield Run(config, server, folder, display, swarm, recording, connection, list(planned))
+            yield Run(config, servers, folder, display, swarm, recording, connections, list(planned))
         finally:
             swarm.destroy()
