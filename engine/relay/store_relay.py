@@ -3,8 +3,8 @@ awaits.
 
 Rules:
 
-1. Read, publish, acknowledge, in this order and by row: whoever dies in between leaves rows that are delivered again.
-   Delivery is at least once; consumers compare event ids.
+1. Read, publish, acknowledge, in this order: whoever dies in between leaves rows that are delivered again. Delivery is
+   at least once; consumers compare event ids.
 2. Rows are read and published in the order of `seq`, and a reading stops at the first failure. With several relays a
    row may be published twice, but never for the first time after a later one of its emitter: who read the later one
    has read the earlier and published it before, or it was gone by then, and only what was published is removed.
@@ -24,7 +24,9 @@ An observer is told `relay.deliver` and `relay.spawn` with the seqs of the rows 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence, Set
+from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from engine.observer import LoggingObserver, Observer
@@ -32,12 +34,15 @@ from engine.relay.children import birth
 from engine.sessions import describe_error
 from engine.store.execution import Event, Execution, StoreConflict
 
-# Rows of one reading.
+# Rows of one reading, and calls of an asynchronous relay that are under way at once.
 BATCH = 100
+AT_ONCE = 4
 
 T = TypeVar("T")
-# What a relay does, written once: it yields calls of the store or the transport and is sent their answers.
-Steps: TypeAlias = Generator[Callable[[], Any], Any, T]
+Call: TypeAlias = Callable[[], Any]
+# What a relay does, written once: it yields a call of the store or the transport and is sent the answer, or several
+# whose order does not matter, and is sent their answers and errors.
+Steps: TypeAlias = Generator[Call | Sequence[Call], Any, T]
 Rows: TypeAlias = Sequence[tuple[str, Event]]
 
 
@@ -101,9 +106,9 @@ def _unborn(store: Store, targets: Set[str], limit: int) -> Steps[Set[str]]:
     spawns = yield lambda: store.pending_spawns(limit=limit)
     unborn = targets & {child_id for _, _, child_id, _, _ in spawns}
     if len(spawns) >= limit:
-        for target in targets - unborn:
-            if (yield lambda target=target: store.load(target)) is None:  # type: ignore[misc]
-                unborn |= {target}
+        asked = sorted(targets - unborn)
+        loaded = yield [partial(store.load, target) for target in asked]
+        unborn |= {target for target, found in zip(asked, _checked(loaded), strict=True) if found is None}
     return unborn
 
 
@@ -116,10 +121,12 @@ def _handing_over(
     targeted = [(target, event) for _, target, event in rows if target is not None]
     if targeted:
         yield lambda: transport.publish_many(targeted)
+    _checked((yield [partial(store.ack_outbox, seq) for seq, target, _ in rows if target is not None]))
     for seq, target, event in rows:
-        if target is None and on_broadcast is not None:
-            yield lambda event=event: on_broadcast(event)  # type: ignore[misc]
-        yield lambda seq=seq: store.ack_outbox(seq)  # type: ignore[misc]
+        if target is None:
+            if on_broadcast is not None:
+                yield partial(on_broadcast, event)
+            yield partial(store.ack_outbox, seq)
     return len(rows)
 
 
@@ -141,20 +148,19 @@ def spawning(store: Store, transport: Transport, limit: int, observer: Observer)
 def _making(
     store: Store, transport: Transport, rows: Sequence[tuple[int, str, str, str, dict[str, Any]]]
 ) -> Steps[list[int]]:
-    done: list[int] = []
-    for seq, parent_id, child_id, root_path, context in rows:
-        parent = yield lambda parent_id=parent_id: store.load(parent_id)  # type: ignore[misc]
-        if parent is None:
-            continue
-        made = birth(seq, parent, child_id, root_path, context)
-        try:
-            yield lambda made=made: store.save(made.child)  # type: ignore[misc]
-        except StoreConflict:
-            pass
-        yield lambda made=made: transport.publish_many([(made.child.id, made.start)])  # type: ignore[misc]
-        yield lambda seq=seq: store.ack_spawn(seq)  # type: ignore[misc]
-        done.append(seq)
-    return done
+    parents = _checked((yield [partial(store.load, parent_id) for _, parent_id, _, _, _ in rows]))
+    births = [
+        birth(seq, parent, child_id, root_path, context)
+        for (seq, _, child_id, root_path, context), parent in zip(rows, parents, strict=True)
+        if parent is not None
+    ]
+    if not births:
+        return []
+    # One that is there already was made by another relay, or by this one before it died.
+    _checked((yield [partial(store.save, each.child) for each in births]), StoreConflict)
+    yield lambda: transport.publish_many([(each.child.id, each.start) for each in births])
+    _checked((yield [partial(store.ack_spawn, each.seq) for each in births]))
+    return [each.seq for each in births]
 
 
 def sweeping(store: Store, transport: Transport, limit: int, now: float, observer: Observer) -> Steps[int]:
@@ -175,9 +181,16 @@ def sweeping(store: Store, transport: Transport, limit: int, now: float, observe
 
 def _firing(store: Store, transport: Transport, due: Sequence[tuple[str, str, float]]) -> Steps[int]:
     yield lambda: transport.publish_many([(each[0], timer_event(*each)) for each in due])
-    for each in due:
-        yield lambda each=each: store.delete_timer(*each)  # type: ignore[misc]
+    _checked((yield [partial(store.delete_timer, *each) for each in due]))
     return len(due)
+
+
+def _checked(answers: list[Any], *accepted: type[Exception]) -> list[Any]:
+    """The answers to several calls. Raises the first error that is none of the accepted."""
+    for each in answers:
+        if isinstance(each, Exception) and not isinstance(each, accepted):
+            raise each
+    return answers
 
 
 def _told(
@@ -258,9 +271,18 @@ class AsyncStoreRelay:
 
 
 def _drive(steps: Steps[T]) -> T:
+    def tried(call: Call) -> Any:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001  # the steps look at it
+            return error
+
     try:
         act = next(steps)
         while True:
+            if not callable(act):
+                act = steps.send([tried(call) for call in act])
+                continue
             try:
                 answer = act()
             except Exception as error:  # noqa: BLE001  # raised again where the steps handle it
@@ -273,9 +295,21 @@ def _drive(steps: Steps[T]) -> T:
 
 
 async def _drive_async(steps: Steps[T]) -> T:
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def tried(call: Call) -> Any:
+        async with turns:
+            try:
+                return await call()
+            except Exception as error:  # noqa: BLE001  # the steps look at it
+                return error
+
     try:
         act = next(steps)
         while True:
+            if not callable(act):
+                act = steps.send(await asyncio.gather(*map(tried, act)))
+                continue
             try:
                 answer = await act()
             except Exception as error:  # noqa: BLE001  # raised again where the steps handle it

@@ -49,7 +49,8 @@ STATECHART = StoreScenario(
     next_acts=next_acts,
     clients=8,
     pause_ms=150.0,
-    max_backlog=400,
+    max_backlog=200,
+    look_every=1,
     exercises=(
         "outbox-no-loss", "effect-once", "timer-rearm", "spawn-once", "trace-ring", "listing-complete",
         "execution-ends",

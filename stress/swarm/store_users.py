@@ -23,7 +23,6 @@ from stress.swarm.contention import ATTEMPTS, bumped, described, promises, refus
 from stress.swarm.mutation import catalogue_for, queue_for
 
 WINDOW_S = 0.25
-BACKLOG_CHECK_EVERY = 10
 BACKLOG_PAUSE_S = 0.1
 LOST_PAUSE_S = 0.1
 # What a call may fail with when the server is away or says no; the user goes on.
@@ -65,7 +64,7 @@ class StoreUser(ClientUser):
     def act(self) -> None:
         """What the scenario draws; a failure is on record, and the next act is another."""
         self._acts += 1
-        if self._acts % BACKLOG_CHECK_EVERY == 0 and self._backlog_is_full():
+        if self._acts % self.scenario.look_every == 0 and self._backlog_is_full():
             gevent.sleep(BACKLOG_PAUSE_S)
             return
         for act in self.scenario.next_acts(self.random, int(time.time() / WINDOW_S)):
@@ -172,8 +171,12 @@ class StoreUser(ClientUser):
         return answer
 
     def _backlog_is_full(self) -> bool:
+        most = self.scenario.max_backlog
         try:
-            return sum(transport.depth() for transport in self.transports) >= self.scenario.max_backlog
+            waiting = sum(transport.depth() for transport in self.transports)
+            if waiting < most:
+                waiting += len(self.store.pending_outbox(most)) + len(self.store.pending_spawns(most))
+            return waiting >= most
         except FAILURES:
             return True
 
