@@ -2,17 +2,17 @@
 -- them, oldest due first.
 -- One statement, one transaction: a timer is armed, or its event is in the outbox. A sweep cannot fire what a cancel
 -- has removed, nor remove what was armed anew, also to the same instant: it removes the row that it fires.
--- Index: timers_due; the primary key.
+-- Index: timers_due, in its order; what is locked stays where it is, and is removed there.
 -- Race 1: another sweep. SKIP LOCKED.
 -- Race 2: a commit cancels or re-arms a timer that this snapshot still shows. Its row is locked, passed over, and
--- looked at by the next sweep; where it was changed just before the lock, the newest version must be due as well.
+-- looked at by the next sweep; where it was changed just before the lock, this snapshot does not show the version that is locked, and it stays.
 -- The event's id ends in its outbox seq: a timer armed anew to the same instant fires anew, under another id.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::double precision, extract(EPOCH FROM clock_timestamp())::double precision) AS instant
 ),
 
 due AS MATERIALIZED (
-    SELECT t.execution_id, t.path, t.fire_at
+    SELECT t.ctid AS place
     FROM timers AS t
     WHERE t.fire_at <= (SELECT c.instant FROM clock AS c)
     ORDER BY t.fire_at, t.execution_id, t.path
@@ -21,8 +21,8 @@ due AS MATERIALIZED (
 ),
 
 fired AS (
-    DELETE FROM timers AS t USING due AS d
-    WHERE t.execution_id = d.execution_id AND t.path = d.path AND t.fire_at = d.fire_at
+    DELETE FROM timers AS t
+    WHERE t.ctid = ANY (ARRAY(SELECT d.place FROM due AS d))
     RETURNING t.execution_id, t.path, t.fire_at
 ),
 
