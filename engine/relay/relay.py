@@ -53,9 +53,7 @@ class _Service:
         self._observer: Observer = LoggingObserver() if observer is None else observer
         self._handover = Handover() if handover is None else handover
         self._polling = Polling() if polling is None else polling
-        self._sessions = Sessions(
-            dsn, self._observer, size=1, name=name, configure=configure_indexed
-        )
+        self._sessions = Sessions(dsn, self._observer, size=1, name=name, configure=configure_indexed)
 
     async def __aenter__(self) -> Self:
         await self._sessions.__aenter__()

@@ -14,6 +14,10 @@ Rules:
    one event. A commit that cancels the timer between the reading and the publishing comes too late here, and one that
    arms it anew for the same instant may lose it; `engine.relay.handover` has neither hole.
 
+5. An event waits while its target is still to be made: nobody would know what to do with it. The outbox is read before
+   the spawns, which then show every child that what was read may be for. What must wait hides nothing behind it: where
+   a reading brings nothing else, the next is longer.
+
 Do not run it beside `AsyncTimerSweeper`, whose events have other ids.
 """
 
@@ -23,7 +27,9 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from engine.relay.children import birth
+from engine.store.encoding import MAX_ROWS, derived_id
 from engine.store.execution import Event, Execution, StoreConflict
+from engine.values import UnstorableValue
 
 # Rows of one reading.
 BATCH = 100
@@ -56,7 +62,7 @@ class Transport(Protocol):
 def timer_event(execution_id: str, path: str, fire_at: float) -> Event:
     """The event of a timer that fires."""
     return Event(
-        id=f"timer:{execution_id}:{path}:{fire_at!r}",
+        id=derived_id("timer", execution_id, path, repr(fire_at)),
         kind="timer",
         payload={"path": path, "fire_at": fire_at},
     )
@@ -66,7 +72,7 @@ def delivering(
     store: Store, transport: Transport, limit: int, on_broadcast: Callable[[Event], object] | None
 ) -> Steps[int]:
     """Deliver up to `limit` outbox rows. Returns how many."""
-    rows = yield lambda: store.pending_outbox(limit=limit)
+    rows = yield from _deliverable(store, limit)
     targeted = [(target, event) for _, target, event in rows if target is not None]
     if targeted:
         yield lambda: transport.publish_many(targeted)
@@ -77,17 +83,55 @@ def delivering(
     return len(rows)
 
 
+def _deliverable(store: Store, limit: int) -> Steps[list[Any]]:
+    """Up to `limit` outbox rows, oldest first, without those that wait for their target."""
+    size = limit
+    while True:
+        rows = yield lambda size=size: store.pending_outbox(limit=size)  # type: ignore[misc]
+        unborn = yield from _unborn(store, {target for _, target, _ in rows if target is not None}, limit)
+        free = [row for row in rows if row[1] not in unborn]
+        if free or len(rows) < size or size == MAX_ROWS:
+            return free[:limit]
+        size = min(size * 10, MAX_ROWS)
+
+
+def _unborn(store: Store, targets: set[str], limit: int) -> Steps[set[str]]:
+    """Those of the targets that are, or may be, still to be made."""
+    if not targets:
+        return set()
+    spawns = yield lambda: store.pending_spawns(limit=limit)
+    unborn = targets & {row[2] for row in spawns}
+    if len(spawns) < limit:
+        return unborn
+    # There may be more spawns than that. Who is there is not to be made.
+    for target in sorted(targets - unborn):
+        if (yield lambda target=target: store.load(target)) is None:  # type: ignore[misc]
+            unborn.add(target)
+    return unborn
+
+
 def spawning(store: Store, transport: Transport, limit: int) -> Steps[int]:
-    """Make up to `limit` children. Returns how many spawns were done."""
-    rows = yield lambda: store.pending_spawns(limit=limit)
+    """Make up to `limit` children. Returns how many spawns were done. Those that can never be done stay."""
+    size = limit
+    while True:
+        rows = yield lambda size=size: store.pending_spawns(limit=size)  # type: ignore[misc]
+        done = yield from _make(store, transport, rows)
+        if done or len(rows) < size or size == MAX_ROWS:
+            return done
+        size = min(size * 10, MAX_ROWS)
+
+
+def _make(store: Store, transport: Transport, spawns: Sequence[Any]) -> Steps[int]:
     done = 0
-    for seq, parent_id, child_id, root_path, context in rows:
+    for seq, parent_id, child_id, root_path, context in spawns:
         parent = yield lambda parent_id=parent_id: store.load(parent_id)  # type: ignore[misc]
         if parent is None:
             continue
-        made = birth(seq, parent, child_id, root_path, context)
         try:
+            made = birth(seq, parent, child_id, root_path, context)
             yield lambda made=made: store.save(made.child)  # type: ignore[misc]
+        except UnstorableValue:
+            continue
         except StoreConflict:
             pass
         yield lambda made=made: transport.publish_many([(made.child.id, made.start)])  # type: ignore[misc]

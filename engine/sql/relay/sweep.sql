@@ -5,8 +5,10 @@
 -- Index: timers_due, in its order; what is locked stays where it is, and is removed there.
 -- Race 1: another sweep. SKIP LOCKED.
 -- Race 2: a commit cancels or re-arms a timer that this snapshot still shows. Its row is locked, passed over, and
--- looked at by the next sweep; where it was changed just before the lock, this snapshot does not show the version that is locked, and it stays.
--- The event's id ends in its outbox seq: a timer armed anew to the same instant fires anew, under another id.
+-- looked at by the next sweep; where it was changed just before the lock, this snapshot does not show the version that
+-- is locked, and it stays.
+-- The event's id ends in its outbox seq: a timer armed anew to the same instant fires anew, under another id. It is an
+-- id like any other, and no longer: execution and path, which may be as long each, are hashed where they are.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::double precision, extract(EPOCH FROM clock_timestamp())::double precision) AS instant
 ),
@@ -27,7 +29,15 @@ fired AS (
 ),
 
 numbered AS MATERIALIZED (
-    SELECT f.execution_id, f.path, f.fire_at, nextval('outbox_seq_seq') AS seq
+    SELECT
+        f.execution_id,
+        f.path,
+        f.fire_at,
+        CASE
+            WHEN octet_length(f.execution_id) + octet_length(f.path) > 900 THEN md5(f.execution_id || ':' || f.path)
+            ELSE f.execution_id || ':' || f.path
+        END AS name,
+        nextval('outbox_seq_seq') AS seq
     FROM (SELECT * FROM fired ORDER BY fire_at, execution_id, path) AS f
 ),
 
@@ -37,7 +47,7 @@ emitted AS (
         n.seq,
         n.execution_id,
         json_build_object(
-            'id', concat_ws(':', 'timer', n.execution_id, n.path, n.fire_at, n.seq),
+            'id', concat_ws(':', 'timer', n.name, n.fire_at, n.seq),
             'kind', 'timer',
             'payload', json_build_object('path', n.path, 'fire_at', n.fire_at)
         )::text
