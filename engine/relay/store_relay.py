@@ -99,11 +99,13 @@ def _unborn(store: Store, targets: set[str], limit: int) -> Steps[set[str]]:
     """Those of the targets that are, or may be, still to be made."""
     if not targets:
         return set()
-    spawns = yield lambda: store.pending_spawns(limit=limit)
-    unborn = targets & {row[2] for row in spawns}
-    if len(spawns) < limit:
-        return unborn
-    # There may be more spawns than that. Who is there is not to be made.
+    unborn: set[str] = set()
+    for size in (limit, MAX_ROWS):
+        spawns = yield lambda size=size: store.pending_spawns(limit=size)  # type: ignore[misc]
+        unborn = targets & {row[2] for row in spawns}
+        if len(spawns) < size:
+            return unborn
+    # There may be more spawns than one can read. Who is there is not to be made.
     for target in sorted(targets - unborn):
         if (yield lambda target=target: store.load(target)) is None:  # type: ignore[misc]
             unborn.add(target)

@@ -112,8 +112,8 @@ class Stack:
         await self.store.commit(execution, emits=[Emit(execution.id, start_event(execution.id))])
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set. What was begun is brought to its end. Where one part fails the others end with it."""
-        parts = [asyncio.create_task(loop(stop)) for loop in self._loops]
+        """Work until `stop` is set. What was begun is brought to its end. Where one part fails, all end."""
+        parts = [asyncio.ensure_future(loop(stop)) for loop in self._loops]
         try:
             await asyncio.gather(*parts)
         finally:

@@ -20,10 +20,12 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import pickle
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
+
+import msgspec
 
 from engine.statechart.chart import REMEMBERED, Chart, Chore, Go, Scope
 from engine.store.encoding import derived_id
@@ -32,8 +34,6 @@ from engine.store.execution import TERMINAL, Child, Emit, Event, Execution, Spaw
 # Kinds of events that the chart itself does not name.
 START, TIMER, FINISHED, CANCEL = "start", "timer", "finished", "cancel"
 MAX_ERROR_CHARACTERS = 2_000
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -75,9 +75,20 @@ def failed(chart: Chart, execution: Execution, event: Event, now: float, error: 
     return _Step(chart, _copied(execution), event, now).fail(error[:MAX_ERROR_CHARACTERS])
 
 
-def _copied(value: T) -> T:
+def _copied(execution: Execution) -> Execution:
+    """As far as a step changes it in place."""
+    return msgspec.structs.replace(
+        execution,
+        history=dict(execution.history),
+        context=_context_of(execution),
+        children={child_id: msgspec.structs.replace(child) for child_id, child in execution.children.items()},
+        armed=dict(execution.armed),
+    )
+
+
+def _context_of(execution: Execution) -> dict[str, Any]:
     # deepcopy needs two frames for each level: a context as deep as a store takes is too deep for it.
-    copy: T = pickle.loads(pickle.dumps(value))  # noqa: S301  # our own
+    copy: dict[str, Any] = json.loads(json.dumps(execution.context))
     return copy
 
 
@@ -237,7 +248,7 @@ class _Step:
             root_path = f"{path}/{region.name}"
             child_id = child_id_of(execution.id, execution.invoke_seq, root_path)
             execution.children[child_id] = Child(root_path=root_path)
-            self.effects.spawns.append(Spawn(child_id, root_path, _copied(execution.context)))
+            self.effects.spawns.append(Spawn(child_id, root_path, _context_of(execution)))
 
     def _drop_children(self) -> None:
         for child_id, child in self.execution.children.items():

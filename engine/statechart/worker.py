@@ -11,7 +11,7 @@ Rules:
    ended.
 5. An outcome that cannot be stored is the step's failure, and ends the execution as FAILED; it does not come again.
 6. A chart that this worker does not know, a state that the chart does not have, an execution that it cannot read, may
-   be known to another, of another version: the message is given back for a while. So is one that was tried often enough.
+   be known to another, of another version: the message is given back for a while. So is one that was tried enough.
 7. Whatever comes of one message is no other's: what the store refuses of a batch as a whole is committed one by one.
 
 A batch is as many groups as one claim brings: one round trip each for claim, commit and acknowledgement.
