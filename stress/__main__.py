@@ -1,4 +1,4 @@
-"""`python -m stress`: race nodes under faults, and judge."""
+"""`python -m stress`: race nodes under faults, explore schedules, and judge."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from stress.config import SUBJECTS, checked
 from stress.display import Display
 from stress.faults import FAULTS
 from stress.scenarios import SCENARIOS
+from stress.schedules.commands import explore_command, replay_command
 
 
 @click.group(cls=FrontDoor)
 def stress() -> None:
-    """Trying to make it happen: swarms that race nodes under faults."""
+    """Trying to make it happen: swarms that race nodes under faults, and schedules that leave nothing to chance."""
 
 
 @stress.command("run")
@@ -85,6 +86,10 @@ def run_command(
     elif not quiet:
         print_summary(judged)
     sys.exit(judged.exit_code)
+
+
+stress.add_command(explore_command)
+stress.add_command(replay_command)
 
 
 if __name__ == "__main__":

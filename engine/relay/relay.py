@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
@@ -38,7 +39,7 @@ T = TypeVar("T")
 OnBroadcast = Callable[[Event], Awaitable[object]]
 
 
-class _Service:
+class _Service(ABC):
     """Sessions, a loop, and how they begin and end."""
 
     def __init__(
@@ -66,9 +67,9 @@ class _Service:
         """Work until `stop` is set. What the database refuses is counted as `tick_failed` and tried again."""
         await poll(self.tick, stop, self._polling, self._observer)
 
+    @abstractmethod
     async def tick(self) -> int:
         """One pass over all there is to do, bounded. Returns how much was done."""
-        raise NotImplementedError
 
     async def _send(self, name: str, operation: Operation[T], report: Callable[[T], object]) -> T:
         return await self._sessions.run(name, {}, operation, report)

@@ -52,6 +52,5 @@ STATECHART = StoreScenario(
     max_backlog=400,
     exercises=(
         "outbox-no-loss", "effect-once", "timer-rearm", "spawn-once", "trace-ring", "listing-complete",
-        "group-exclusive", "group-fifo", "lease-fenced", "no-lost-message", "group-fairness",
     ),
 )  # fmt: skip

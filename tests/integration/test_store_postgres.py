@@ -265,10 +265,12 @@ class Gate:
     def __init__(self, database: str, observer: psycopg.Connection[Any]) -> None:
         self._database = conninfo.parse(database)["dbname"]
         self.observer = observer
-        PostgresStore.from_dsn(database).close()
-        observer.execute(_GATES)
+
+    def install(self) -> None:
+        """In a database that has the store's tables."""
+        self.observer.execute(_GATES)
         for table in TABLES:
-            observer.execute(
+            self.observer.execute(
                 f"CREATE TRIGGER gate BEFORE INSERT OR UPDATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION gate()"
             )
 
@@ -278,8 +280,12 @@ class Gate:
         self.observer.execute(f"ALTER DATABASE \"{self._database}\" SET gate.at = '{table}'")
 
     def open(self) -> None:
-        self.observer.execute(f'ALTER DATABASE "{self._database}" RESET gate.at')
+        self.reset()
         self.observer.execute("SELECT pg_advisory_unlock(4711)")
+
+    def reset(self) -> None:
+        """No session that begins from now on stops anywhere."""
+        self.observer.execute(f'ALTER DATABASE "{self._database}" RESET gate.at')
 
     def await_blocked(self) -> int:
         """The process id of the session that waits at the gate."""
@@ -295,7 +301,10 @@ class Gate:
 
 @pytest.fixture
 def gate(database: str, observer: psycopg.Connection[Any]) -> Gate:
-    return Gate(database, observer)
+    PostgresStore.from_dsn(database).close()
+    gate = Gate(database, observer)
+    gate.install()
+    return gate
 
 
 @all_drivers
