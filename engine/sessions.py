@@ -7,7 +7,7 @@ An operation whose connection broke has an unknown outcome: it may have committe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
 import psycopg
@@ -22,20 +22,32 @@ T = TypeVar("T")
 SESSION_TIMEOUT_S = 10.0
 
 
-# The level that the statements are written for; a server's or a role's default may be another.
-ISOLATION = "SET default_transaction_isolation TO 'read committed'"
+# What the statements are written for; a server's, a database's or a role's defaults may be others. Text travels as
+# UTF-8, and a number has all its digits: what was read as another one matches no row.
+SETTINGS = (
+    "SET default_transaction_isolation TO 'read committed'; SET client_encoding TO 'UTF8'; "
+    "SET extra_float_digits TO 1"
+)
+# For tables that are small when a session makes its plans, and grow while it keeps them: a scan that costs nothing then
+# is one of all rows later. Every statement of store, transport and relay has its index.
+INDEXED = f"{SETTINGS}; SET enable_seqscan TO off; SET enable_bitmapscan TO off"
 
 
-def connect(dsn: str, name: str) -> psycopg.Connection[Any]:
+def connect(dsn: str, name: str, settings: str = SETTINGS) -> psycopg.Connection[Any]:
     """A synchronous session for `engine.operation.perform`; `name` is its application_name. Raises psycopg.Error."""
     connection = psycopg.connect(dsn, autocommit=True, application_name=name, prepare_threshold=0)
-    connection.execute(ISOLATION)
+    connection.execute(settings, prepare=False)
     return connection
 
 
 async def configure(connection: psycopg.AsyncConnection[Any]) -> None:
     """Set up a pooled session for `engine.operation.perform_async`."""
-    await connection.execute(ISOLATION)
+    await connection.execute(SETTINGS, prepare=False)
+
+
+async def configure_indexed(connection: psycopg.AsyncConnection[Any]) -> None:
+    """As `configure`, for the statements of store, transport and relay."""
+    await connection.execute(INDEXED, prepare=False)
 
 
 class OutcomeUnknown(Exception):
@@ -49,8 +61,8 @@ class Unavailable(Exception):
 class Session:
     """Runs operations on one connection, opened when it is needed. Threads may share it: one waits for another."""
 
-    def __init__(self, dsn: str, observer: Observer, *, name: str) -> None:
-        self._dsn, self._observer, self._name = dsn, observer, name
+    def __init__(self, dsn: str, observer: Observer, *, name: str, settings: str = SETTINGS) -> None:
+        self._dsn, self._observer, self._name, self._settings = dsn, observer, name, settings
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Any] | None = None
 
@@ -66,7 +78,7 @@ class Session:
         with self._lock:
             if self._connection is None or self._connection.closed:
                 try:
-                    self._connection = connect(self._dsn, self._name)
+                    self._connection = connect(self._dsn, self._name, self._settings)
                 except psycopg.OperationalError as error:
                     raise Unavailable(name) from error
             token = self._observer.invoke(name, value)
@@ -87,7 +99,15 @@ class Session:
 class Sessions:
     """Runs operations on pooled connections in autocommit mode. Open it with `async with`."""
 
-    def __init__(self, dsn: str, observer: Observer, *, size: int, name: str) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        observer: Observer,
+        *,
+        size: int,
+        name: str,
+        configure: Callable[[psycopg.AsyncConnection[Any]], Awaitable[None]] = configure,
+    ) -> None:
         self._observer = observer
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[Any]] = AsyncConnectionPool(
             dsn,

@@ -9,7 +9,8 @@ Rules:
    row may be published twice, but never for the first time after a later one of its emitter: who read the later one
    has read the earlier and published it before, or it was gone by then, and only what was published is removed.
 3. What was emitted to a child waits for it. A fork is committed before or with the first emit to its child, so spawns
-   that are read after the outbox name every child that one of its rows can be too early for.
+   that are read after the outbox name every child that one of its rows can be too early for. What must wait hides
+   nothing behind it: where a reading brings nothing else, the next is longer.
 4. A child's start event is published after the child is saved, also where the child was there already: who saved it
    may have died before it published.
 5. A timer's event has an id that follows from the execution, the path and `fire_at`: two relays that both fire it are
@@ -26,13 +27,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from engine.observer import LoggingObserver, Observer
 from engine.relay.children import birth
 from engine.sessions import describe_error
+from engine.store.encoding import MAX_ROWS, derived_id
 from engine.store.execution import Event, Execution, StoreConflict
+from engine.values import UnstorableValue
 
 # Rows of one reading, and calls of an asynchronous relay that are under way at once.
 BATCH = 100
@@ -68,7 +72,7 @@ class Transport(Protocol):
 def timer_event(execution_id: str, path: str, fire_at: float) -> Event:
     """The event of a timer that fires."""
     return Event(
-        id=f"timer:{execution_id}:{path}:{fire_at!r}",
+        id=derived_id("timer", execution_id, path, repr(fire_at)),
         kind="timer",
         payload={"path": path, "fire_at": fire_at},
     )
@@ -82,9 +86,7 @@ def delivering(
     observer: Observer,
 ) -> Steps[int]:
     """Deliver up to `limit` outbox rows. Returns how many."""
-    rows = yield lambda: store.pending_outbox(limit=limit)
-    unborn = yield from _unborn(store, {target for _, target, _ in rows if target is not None}, limit)
-    ready = [row for row in rows if row[1] not in unborn]
+    ready = yield from _deliverable(store, limit)
     if not ready:
         return 0
     seqs = [seq for seq, _, _ in ready]
@@ -99,17 +101,32 @@ def delivering(
     )
 
 
+def _deliverable(store: Store, limit: int) -> Steps[list[Any]]:
+    """Up to `limit` outbox rows, oldest first, without those that wait for their target."""
+    size = limit
+    while True:
+        rows = yield partial(store.pending_outbox, limit=size)
+        unborn = yield from _unborn(store, {target for _, target, _ in rows if target is not None}, limit)
+        ready = [row for row in rows if row[1] not in unborn]
+        if ready or len(rows) < size or size == MAX_ROWS:
+            return ready[:limit]
+        size = min(size * 10, MAX_ROWS)
+
+
 def _unborn(store: Store, targets: Set[str], limit: int) -> Steps[Set[str]]:
-    """Those of them that are still to be made. Where more spawns wait than were read: those that are not there."""
+    """Those of the targets that are, or may be, still to be made."""
     if not targets:
         return targets
-    spawns = yield lambda: store.pending_spawns(limit=limit)
-    unborn = targets & {child_id for _, _, child_id, _, _ in spawns}
-    if len(spawns) >= limit:
-        asked = sorted(targets - unborn)
-        loaded = yield [partial(store.load, target) for target in asked]
-        unborn |= {target for target, found in zip(asked, _checked(loaded), strict=True) if found is None}
-    return unborn
+    unborn: Set[str] = frozenset()
+    for size in (limit, MAX_ROWS):
+        spawns = yield partial(store.pending_spawns, limit=size)
+        unborn = targets & {row[2] for row in spawns}
+        if len(spawns) < size:
+            return unborn
+    # There may be more spawns than one can read. Who is there is not to be made.
+    asked = sorted(targets - unborn)
+    loaded = _checked((yield [partial(store.load, target) for target in asked]))
+    return unborn | {target for target, found in zip(asked, loaded, strict=True) if found is None}
 
 
 def _handing_over(
@@ -131,33 +148,42 @@ def _handing_over(
 
 
 def spawning(store: Store, transport: Transport, limit: int, observer: Observer) -> Steps[int]:
-    """Make up to `limit` children. Returns how many spawns were done."""
-    rows = yield lambda: store.pending_spawns(limit=limit)
-    if not rows:
-        return 0
-    done = yield from _told(
-        observer,
-        "relay.spawn",
-        {"seqs": [row[0] for row in rows]},
-        _making(store, transport, rows),
-        lambda done: {"seqs": done},
-    )
-    return len(done)
+    """Make up to `limit` children. Returns how many spawns were done. Those that can never be done stay."""
+    size = limit
+    while True:
+        rows = yield partial(store.pending_spawns, limit=size)
+        done: list[int] = []
+        if rows:
+            done = yield from _told(
+                observer,
+                "relay.spawn",
+                {"seqs": [row[0] for row in rows]},
+                _making(store, transport, rows),
+                lambda done: {"seqs": done},
+            )
+        if done or len(rows) < size or size == MAX_ROWS:
+            return len(done)
+        size = min(size * 10, MAX_ROWS)
 
 
 def _making(
     store: Store, transport: Transport, rows: Sequence[tuple[int, str, str, str, dict[str, Any]]]
 ) -> Steps[list[int]]:
     parents = _checked((yield [partial(store.load, parent_id) for _, parent_id, _, _, _ in rows]))
+    births = []
+    for (seq, _, child_id, root_path, context), parent in zip(rows, parents, strict=True):
+        if parent is not None:
+            with suppress(UnstorableValue):
+                births.append(birth(seq, parent, child_id, root_path, context))
+    # One that is there already was made by another relay, or by this one before it died.
+    saved = _checked(
+        (yield [partial(store.save, each.child) for each in births]), StoreConflict, UnstorableValue
+    )
     births = [
-        birth(seq, parent, child_id, root_path, context)
-        for (seq, _, child_id, root_path, context), parent in zip(rows, parents, strict=True)
-        if parent is not None
+        each for each, answer in zip(births, saved, strict=True) if not isinstance(answer, UnstorableValue)
     ]
     if not births:
         return []
-    # One that is there already was made by another relay, or by this one before it died.
-    _checked((yield [partial(store.save, each.child) for each in births]), StoreConflict)
     yield lambda: transport.publish_many([(each.child.id, each.start) for each in births])
     _checked((yield [partial(store.ack_spawn, each.seq) for each in births]))
     return [each.seq for each in births]

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo as conninfo_with
 
 from engine.errors import InfrastructureError, UsageError
 from engine.postgres import Server, conninfo
@@ -29,6 +30,7 @@ from engine.store import (
     SqliteStore,
     Store,
     StoreConflict,
+    TimerOp,
     UnstorableValue,
 )
 from tests.fixtures.proxy import Proxy, await_sessions, proxied
@@ -568,6 +570,32 @@ def test_another_default_isolation_level_leaks_no_serialisation_failure(
         assert observer.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
     store.close()
     rival.close()
+
+
+@all_drivers
+def test_a_timer_that_was_read_can_be_deleted_whatever_digits_the_server_shows(
+    database: str, observer: psycopg.Connection[Any], opened: Opener
+) -> None:
+    name = conninfo.parse(database)["dbname"]
+    observer.execute(f'ALTER DATABASE "{name}" SET extra_float_digits = -3')
+    store = opened(database)
+    instant = 1_700_000_000.123456
+    store.commit(execution(), timers=[TimerOp("schedule", "p", instant)])
+    [timer] = store.due_timers(2e9)
+    assert timer == ("e", "p", instant)
+    store.delete_timer(*timer)
+    assert store.due_timers(2e9) == []
+    store.close()
+
+
+@own_connections
+def test_text_is_text_whatever_encoding_the_client_was_to_have(database: str, opened: Opener) -> None:
+    store = opened(conninfo_with(database, client_encoding="LATIN1"))
+    subject = execution()
+    subject.context["price"] = "5 €, 雪"
+    store.save(subject)
+    assert store.load("e") == subject
+    store.close()
 
 
 class _Watcher:
