@@ -15,6 +15,10 @@ What an operation may yield:
    Flush, and a server that is told to flush no longer counts the session as idle, so the time-out that bounds an open
    transaction (`engine.sessions`) would never come (docs/findings.md, "locks of a frozen node").
 
+Who is interrupted while he waits for the server (a greenlet that is killed, a signal's handler that raises) loses the
+connection: on one whose answers were left unread, the next question would get the answer to the last. psycopg makes an
+error of its own of an interruption inside of a pipeline; `perform` raises the interruption.
+
 On any error inside a transaction the driver rolls back before the operation sees the error. An operation that ends
 inside of a transaction is a mistake of its author: the driver rolls back and raises AssertionError.
 
@@ -25,13 +29,14 @@ whatever the default of the server or the role is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from engine.statements import Argument, Statement
 
@@ -120,6 +125,36 @@ async def perform_async(connection: psycopg.AsyncConnection[Any], operation: Ope
 
 
 def _send(connection: psycopg.Connection[Any], pending: Request | tuple[Request, ...]) -> object:
+    settled, handled = _is_settled(connection), sys.exception()
+    try:
+        return _ask(connection, pending)
+    except BaseException as error:
+        if not settled or _is_settled(connection):
+            raise
+        connection.close()
+        interruption = _interruption(error, handled)
+        if interruption is None or interruption is error:
+            raise
+        raise interruption from None
+
+
+def _is_settled(connection: psycopg.Connection[Any]) -> bool:
+    """Whether every question on it has been answered; a closed one has none."""
+    pgconn = connection.pgconn
+    return connection.closed or (
+        pgconn.pipeline_status == PipelineStatus.OFF and pgconn.transaction_status != TransactionStatus.ACTIVE
+    )
+
+
+def _interruption(error: BaseException, handled: BaseException | None) -> BaseException | None:
+    """What is no error but an order to stop, and may stand behind an error; not what the caller was at already."""
+    found: BaseException | None = error
+    while found is not handled and isinstance(found, Exception):
+        found = found.__context__
+    return None if found is handled else found
+
+
+def _ask(connection: psycopg.Connection[Any], pending: Request | tuple[Request, ...]) -> object:
     requests = _requests(pending)
     with ExitStack() as stack:
         cursors = [stack.enter_context(psycopg.RawCursor(connection)) for _ in requests]

@@ -70,11 +70,17 @@ class CasChain(Watcher):
             if saved.after is None:
                 continue
             self.checked += 1
-            problem = _break(saved)
+            problem = _break(saved) or self._misplaced(saved.id)
             if problem is not None:
                 self.findings.add(
                     f"execution {saved.id} {problem}", (), transaction.number, (), about(saved.id)
                 )
+
+    def _misplaced(self, execution: str) -> str | None:
+        """An execution that is found in two shards has two chains."""
+        if self.elsewhere.is_here(execution):
+            return None
+        return f"is saved here, and lives in shard {self.elsewhere.place_of(execution)}"
 
     def conclude(self, _: Rest) -> str | None:
         for (execution, version), operations in (

@@ -3,7 +3,8 @@ read.
 
 A run's folder holds `ledger.pgoutput` (`ledger/frames.py`), `ledger.json` (`LedgerSummary`, written by the
 recorder), `history-*.msgpack` (`history/events.py`) and `run.json`, of which `Evidence` is the part that is
-judged; it may hold anything else besides.
+judged; it may hold anything else besides. A run on several servers has a folder `shard-N` for each, with a ledger, its
+summary, and the evidence of that server (`run.json`); the histories are of all.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ The contract of values, per operation, as nodes and clients record them (`invoke
                         "trace": bool}                    → {"version": old + 1}
                        a `fail` has {"error": "StoreConflict" or "EventAlreadyProcessed", "found": v or None} and may
                        say {"version": the object's, "clean": no transaction was left open}; `info` is what
-                       CommitOutcomeUnknown says
+                       CommitOutcomeUnknown says. `"ends": true` beside it: the execution comes to an end by itself, as
+                       soon as those that `"needs": [ids]` names are there
     store.list         {"filters": {…}}                   → {"ids": [of one complete paging]}
     relay.deliver      {"seqs": [oldest first]}           → {}, or {} → {"seqs"}; relay.broadcast the same
     relay.spawn        {}                                 → {"seqs"}

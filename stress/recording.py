@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import psycopg
 
 from engine.postgres import InfrastructureError, Server
 from invariants.evidence import Evidence
+from invariants.folder import ledger_folder
 from invariants.history import Recorder
 from invariants.ledger.process import RecorderError, RecorderProcess
 from invariants.ledger.reader import LedgerUnavailable
@@ -29,63 +30,36 @@ class Progress:
     violations: int
 
 
-class Recording:
-    """Everything that is written while a run goes on, but for what nodes and clients write themselves."""
+class ServerRecording:
+    """What is recorded of one server: its ledger, and its own evidence."""
 
-    def __init__(
-        self,
-        server: Server,
-        folder: Path,
-        ledger: RecorderProcess | None,
-        no_ledger: str | None,
-        notes: Recorder,
-    ) -> None:
+    def __init__(self, server: Server, ledger: RecorderProcess | None, no_ledger: str | None) -> None:
         self._server = server
-        self._folder = folder
         self._ledger = ledger
-        # The harness's own history.
-        self.notes = notes
         self._log_began = server.log_size() if server.has_log else 0
         self.no_ledger = no_ledger
         self.evidence = Evidence(no_ledger=no_ledger)
 
     @classmethod
     @contextmanager
-    def started(cls, server: Server, folder: Path, *, failover: bool = False) -> Iterator[Recording]:
+    def started(
+        cls, server: Server, folder: Path, shard: int, shards: int, *, failover: bool = False
+    ) -> Iterator[ServerRecording]:
         """Record within the block. A server that allows no ledger is recorded without one, and the reason kept.
         `failover`: the server may be followed by a standby."""
-        with Recorder(folder, "harness") as notes:
-            if server.why_no_ledger is not None:
-                yield cls(server, folder, None, server.why_no_ledger, notes)
-                return
-            try:
-                # Slots belong to the whole server: the database's name keeps two runs on one server apart.
-                ledger = RecorderProcess(server.dsn, folder, server.database, failover=failover)
-            except LedgerUnavailable as error:
-                yield cls(server, folder, None, str(error), notes)
-                return
-            except RecorderError as error:
-                raise InfrastructureError(f"the ledger cannot be recorded: {error}") from None
-            with ledger:
-                yield cls(server, folder, ledger, None, notes)
-
-    def phase(self, name: str) -> None:
-        """A phase begins."""
-        self.notes.complete(self.notes.invoke("phase", {"phase": name}), "ok", {"phase": name})
-
-    def did(self, name: str, act: Callable[[], object]) -> None:
-        """The harness does something to the database itself."""
-        token = self.notes.invoke(name, {})
-        act()
-        self.notes.complete(token, "ok", {})
-
-    def fault(self, name: str, target: str, pid: int) -> int:
-        """A fault begins; returns the token for `healed`."""
-        return self.notes.invoke("fault", {"fault": name, "target": target, "pid": pid})
-
-    def healed(self, token: int, did: Mapping[str, int]) -> None:
-        """That fault has ended, and did so much."""
-        self.notes.complete(token, "ok", {"did": dict(did)})
+        if server.why_no_ledger is not None:
+            yield cls(server, None, server.why_no_ledger)
+            return
+        try:
+            # Slots belong to the whole server: the database's name keeps two runs on one server apart.
+            ledger = RecorderProcess(server.dsn, folder, server.database, shard, shards, failover=failover)
+        except LedgerUnavailable as error:
+            yield cls(server, None, str(error))
+            return
+        except RecorderError as error:
+            raise InfrastructureError(f"the ledger cannot be recorded: {error}") from None
+        with ledger:
+            yield cls(server, ledger, None)
 
     def progress(self) -> Progress:
         """As of the recorder's last word, at most a second ago."""
@@ -130,3 +104,69 @@ class Recording:
             if marker in line and any(severity in line for severity in SEVERITIES) and kept < MAX_LOG_LINES:
                 kept += 1
                 yield line
+
+
+class Recording:
+    """Everything that is written while a run goes on, but for what nodes and clients write themselves."""
+
+    def __init__(self, servers: Sequence[ServerRecording], notes: Recorder) -> None:
+        self.servers = tuple(servers)
+        # The harness's own history.
+        self.notes = notes
+
+    @classmethod
+    @contextmanager
+    def started(
+        cls, servers: Sequence[Server], folder: Path, *, failover: bool = False
+    ) -> Iterator[Recording]:
+        """Record all servers within the block, each ledger in its own folder (`invariants.folder.ledger_folder`)."""
+        with ExitStack() as stack:
+            notes = stack.enter_context(Recorder(folder, "harness"))
+            recordings = []
+            for shard, server in enumerate(servers):
+                ledger = ledger_folder(folder, shard, len(servers))
+                ledger.mkdir(exist_ok=True)
+                recordings.append(
+                    stack.enter_context(
+                        ServerRecording.started(server, ledger, shard, len(servers), failover=failover)
+                    )
+                )
+            yield cls(recordings, notes)
+
+    def phase(self, name: str) -> None:
+        """A phase begins."""
+        self.notes.complete(self.notes.invoke("phase", {"phase": name}), "ok", {"phase": name})
+
+    def did(self, name: str, act: Callable[[], object]) -> None:
+        """The harness does something to the database itself."""
+        token = self.notes.invoke(name, {})
+        act()
+        self.notes.complete(token, "ok", {})
+
+    def fault(self, name: str, target: str, pid: int) -> int:
+        """A fault begins; returns the token for `healed`."""
+        return self.notes.invoke("fault", {"fault": name, "target": target, "pid": pid})
+
+    def healed(self, token: int, did: Mapping[str, int]) -> None:
+        """That fault has ended, and did so much."""
+        self.notes.complete(token, "ok", {"did": dict(did)})
+
+    def progress(self) -> Progress:
+        """Of all servers."""
+        each = [server.progress() for server in self.servers]
+        return Progress(sum(one.transactions for one in each), sum(one.violations for one in each))
+
+    def check_alive(self) -> None:
+        """Raises RecorderError when a recorder has ended by itself."""
+        for server in self.servers:
+            server.check_alive()
+
+    def finish(self, connections: Sequence[psycopg.Connection[Any]], *, counters_lost: bool = False) -> None:
+        """As of each server, over a connection to it. Raises RecorderError."""
+        for server, connection in zip(self.servers, connections, strict=True):
+            server.finish(connection, counters_lost=counters_lost)
+
+    def abandon(self, reason: str) -> None:
+        """As of each server."""
+        for server in self.servers:
+            server.abandon(reason)

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,19 +74,19 @@ class Run:
     """The state of a run in its phases."""
 
     config: RunConfig
-    server: Server
+    servers: tuple[Server, ...]
     folder: Path
     display: Display
     swarm: Swarm
     recording: Recording
-    connection: psycopg.Connection[Any]
+    connections: list[psycopg.Connection[Any]]
     ground: Ground
     planned: list[PlannedFault]
     active: list[Active] = field(default_factory=list)
     phase: str = "start"
     load_began: float = 0.0
     load_seconds: float = 0.0
-    waiting: tuple[int, str | None] = (0, None)
+    waiting: tuple[int, tuple[str | None, ...]] = (0, ())
     looked_at: float = 0.0
 
     @property
@@ -142,8 +143,9 @@ class Run:
         settling = self.subject.settling(SCENARIOS[self.config.scenario], self.config.mutant)
         if settling is not None:
             name, settle = settling
-            self.recording.did(name, lambda: settle(self.connection))
-        self.recording.finish(self.connection, counters_lost=self.ground.crashes > 0)
+            for connection in self.connections:
+                self.recording.did(name, partial(settle, connection))
+        self.recording.finish(self.connections, counters_lost=self.ground.crashes > 0)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -229,18 +231,18 @@ class Run:
         self.recording.healed(active.token, active.fault.did)
         if FAULTS[active.planned.name].site == SERVER:
             # It does not know yet that its server is another process now.
-            self.connection.close()
-            self.connection = self.ground.connect()
+            place = self.servers.index(active.fault.server)
+            self.connections[place].close()
+            self.connections[place] = self.ground.connect(active.fault.server)
 
-    def _look(self) -> tuple[int, str | None]:
+    def _look(self) -> tuple[int, tuple[str | None, ...]]:
         """How much waits, and what changes when any of it moves."""
         self.looked_at = time.monotonic()
         if self.ground.down:
             return self.waiting
         query = self.subject.unfinished if self.phase == "drain" else self.subject.waiting
-        row = self.connection.execute(query.encode()).fetchone()
-        assert row is not None
-        self.waiting = (int(row[0]), row[1])
+        rows = [row for each in self.connections for row in each.execute(query.encode()).fetchall()]
+        self.waiting = (sum(int(count) for count, _ in rows), tuple(mark for _, mark in rows))
         return self.waiting
 
 
@@ -259,15 +261,19 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
     try:
         # What was acknowledged must survive a crash.
         profile: Profile = "durable" if {"crash", "failover"} & set(config.faults) else "fast"
-        with display, provision(config.source, profile=profile) as server:
+        with display, ExitStack() as stack:
+            servers = tuple(
+                stack.enter_context(provision(source, profile=profile)) for source in config.sources
+            )
+            told = " + ".join(f"PostgreSQL {server.version_text} ({server.source})" for server in servers)
             display.say(
-                f"PostgreSQL {server.version_text} ({server.source}) · scenario {config.scenario} · seed {config.seed}"
+                f"{told} · scenario {config.scenario} · seed {config.seed}"
                 f" · faults {', '.join(config.faults) or 'none'}"
                 + (f" · MUTANT {config.mutant}" if config.mutant else "")
             )
             for sentence in config.left_out:
                 display.say(sentence)
-            return _on_server(config, server, folder, display)
+            return _on_servers(config, servers, folder, display)
     except HarnessError:
         shutil.rmtree(folder)
         raise
@@ -276,13 +282,17 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
             return never_began(config, folder, INTERRUPTED)
 
 
-def _on_server(config: RunConfig, server: Server, folder: Path, display: Display) -> Judged:
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        for area in SCENARIOS[config.scenario].subject.areas:
-            migrate(connection, area)
-        for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
-            connection.execute(statement.encode())
-        with _run(config, server, folder, display, connection) as started:
+def _on_servers(config: RunConfig, servers: tuple[Server, ...], folder: Path, display: Display) -> Judged:
+    with ExitStack() as stack:
+        connections = tuple(
+            stack.enter_context(psycopg.connect(server.dsn, autocommit=True)) for server in servers
+        )
+        for connection in connections:
+            for area in SCENARIOS[config.scenario].subject.areas:
+                migrate(connection, area)
+            for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
+                connection.execute(statement.encode())
+        with _run(config, servers, folder, display, connections) as started:
             stopped = _carry_out(started)
             with uninterrupted():
                 return judge_run(started) if stopped is None else stopped_run(started, stopped)
@@ -305,7 +315,11 @@ def _carry_out(started: Run) -> str | None:
 
 @contextmanager
 def _run(
-    config: RunConfig, server: Server, folder: Path, display: Display, connection: psycopg.Connection[Any]
+    config: RunConfig,
+    servers: tuple[Server, ...],
+    folder: Path,
+    display: Display,
+    connections: tuple[psycopg.Connection[Any], ...],
 ) -> Iterator[Run]:
     planned = plan_faults(
         config.faults,
@@ -315,14 +329,17 @@ def _run(
         lease_s=knobs.LEASE_TTL_MS / 1000,
     )
     scenario = SCENARIOS[config.scenario]
-    with (
-        _proxies(config, server) as proxies,
-        Recording.started(server, folder, failover="failover" in config.faults) as recording,
-    ):
-        ways = {} if proxies is None else _ways(config, server, proxies)
-        swarm = Swarm(config, (server.dsn,), folder, ways=ways)
-        ground = Ground(swarm, server, scenario.subject, scenario, recording.notes, proxies)
-        run = Run(config, server, folder, display, swarm, recording, connection, ground, list(planned))
+    with ExitStack() as stack:
+        proxies = tuple(stack.enter_context(each) for each in _proxies(config, servers))
+        recording = stack.enter_context(
+            Recording.started(servers, folder, failover="failover" in config.faults)
+        )
+        dsns = tuple(server.dsn for server in servers)
+        swarm = Swarm(config, dsns, folder, ways=_ways(config, servers, proxies))
+        ground = Ground(swarm, servers, scenario.subject, scenario, recording.notes, proxies)
+        run = Run(
+            config, servers, folder, display, swarm, recording, list(connections), ground, list(planned)
+        )
         try:
             yield run
         finally:
@@ -330,31 +347,32 @@ def _run(
             for active in run.active:
                 with suppress(FaultStuck):
                     active.fault.abandon()
-            run.connection.close()
+            for connection in run.connections:
+                connection.close()
 
 
-@contextmanager
-def _proxies(config: RunConfig, server: Server) -> Iterator[Proxies | None]:
-    """One for each place, where a fault of the run needs them."""
-    if not {"partition", "slow"} & set(config.faults):
-        yield None
-        return
-    assert server.tcp_dsn is not None
-    params = conninfo.parse(server.tcp_dsn)
-    with Proxies((params["host"], int(params["port"])), range(config.nodes)) as proxies:
-        yield proxies
+def _proxies(config: RunConfig, servers: Sequence[Server]) -> Iterator[Proxies]:
+    """For each server one in front of each place, where a fault of the run needs them."""
+    for server in servers if {"partition", "slow"} & set(config.faults) else ():
+        assert server.tcp_dsn is not None
+        params = conninfo.parse(server.tcp_dsn)
+        yield Proxies((params["host"], int(params["port"])), range(config.nodes))
 
 
-def _ways(config: RunConfig, server: Server, proxies: Proxies) -> dict[int, tuple[str, ...]]:
-    """The DSNs of each place. In plain text, for a proxy can see no COMMIT in what is encrypted."""
-    assert server.tcp_dsn is not None
-    plain = {
-        **conninfo.parse(server.tcp_dsn),
-        "sslmode": "disable",
-        "gssencmode": "disable",
-        "host": LOOPBACK,
-    }
+def _ways(
+    config: RunConfig, servers: Sequence[Server], proxies: Sequence[Proxies]
+) -> dict[int, tuple[str, ...]]:
+    """The DSNs of each place through its proxies, if there are any."""
+    if not proxies:
+        return {}
     return {
-        place: (conninfo.to_uri({**plain, "port": str(proxies.port(place))}),)
+        place: tuple(_way(server, each.port(place)) for server, each in zip(servers, proxies, strict=True))
         for place in range(config.nodes)
     }
+
+
+def _way(server: Server, port: int) -> str:
+    """In plain text, for a proxy can see no COMMIT in what is encrypted."""
+    assert server.tcp_dsn is not None
+    plain = {"sslmode": "disable", "gssencmode": "disable", "host": LOOPBACK, "port": str(port)}
+    return conninfo.to_uri({**conninfo.parse(server.tcp_dsn), **plain})

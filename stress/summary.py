@@ -15,9 +15,16 @@ RATES = {
     "jobs_ended": "jobs ended",
     "claim": "claims",
     "flush": "flushes",
+    "commits": "commits",
+    "messages": "messages",
+    "events_delivered": "events delivered",
     "transactions": "transactions",
 }
-LATENCIES = ("insert", "insert_many", "claim", "step", "flush", "heartbeat", "reap")
+LATENCIES = (
+    "insert", "insert_many", "claim", "step", "flush", "heartbeat", "reap",
+    "store.load", "store.commit", "store.list", "relay.spawn", "relay.deliver", "relay.timers",
+    "transport.publish", "transport.claim", "transport.ack",
+)  # fmt: skip
 
 
 def print_summary(judged: Judged) -> None:

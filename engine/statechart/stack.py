@@ -112,11 +112,17 @@ class Stack:
         await self.store.commit(execution, emits=[Emit(execution.id, start_event(execution.id))])
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set. What was begun is brought to its end."""
-        await asyncio.gather(*(loop(stop) for loop in self._loops))
+        """Work until `stop` is set. What was begun is brought to its end. Where one part fails, all end."""
+        parts = [asyncio.ensure_future(loop(stop)) for loop in self._loops]
+        try:
+            await asyncio.gather(*parts)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
 
     async def _relay_across(self, stop: asyncio.Event) -> None:
-        relay = AsyncStoreRelay(self.store, self.transport)
+        relay = AsyncStoreRelay(self.store, self.transport, observer=self._observer)
 
         async def tick() -> int:
             return await relay.spawn() + await relay.deliver()

@@ -33,7 +33,14 @@ class RecorderProcess:
     """
 
     def __init__(
-        self, dsn: str, folder: Path, name: str = "pgreferee_ledger", *, failover: bool = False
+        self,
+        dsn: str,
+        folder: Path,
+        name: str = "pgreferee_ledger",
+        shard: int = 0,
+        shards: int = 1,
+        *,
+        failover: bool = False,
     ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "invariants", "record"],
@@ -50,7 +57,8 @@ class RecorderProcess:
         self._thread = threading.Thread(target=self._listen, name="recorder", daemon=True)
         self._thread.start()
         try:
-            self._tell({"dsn": dsn, "folder": str(folder), "name": name, "failover": failover})
+            told = {"dsn": dsn, "folder": str(folder), "name": name, "shard": shard, "shards": shards}
+            self._tell({**told, "failover": failover})
             self._wait(lambda: self._ready, READY_TIMEOUT_S)
         except BaseException:
             self.close()

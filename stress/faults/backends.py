@@ -48,7 +48,7 @@ class Blows(Fault):
             return
         try:
             if self._connection is None or self._connection.closed:
-                self._connection = self.ground.connect()
+                self._connection = self.ground.connect(self.server)
             found = sorted(pid for (pid,) in self._connection.execute(self.candidates.encode()))
             if not found:
                 return

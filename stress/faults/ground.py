@@ -33,28 +33,29 @@ class FaultStuck(Exception):
 
 @dataclass(slots=True)
 class Ground:
-    """`proxies`: None where nothing in the run needs one. `notes`: the harness's own history, for a fault that does
-    what a client does. `down`: the server is stopped, and nobody is to ask it anything. `replicating`: commits wait for
-    a standby, and one that is cancelled there is acknowledged without."""
+    """`proxies`: one for each server, none where nothing in the run needs them. `notes`: the harness's own history, for a
+    fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything. `replicating`:
+    commits wait for a standby, and one that is cancelled there is acknowledged without. `crashes`: how often a server
+    has ended and its counters with it."""
 
     swarm: Swarm
-    server: Server
+    servers: tuple[Server, ...]
     subject: Subject
     scenario: Any
     notes: Recorder
-    proxies: Proxies | None = None
+    proxies: tuple[Proxies, ...] = ()
     down: bool = False
     replicating: bool = False
     crashes: int = 0
 
-    def connect(self, over: threading.Event | None = None) -> psycopg.Connection[Any]:
+    def connect(self, server: Server, over: threading.Event | None = None) -> psycopg.Connection[Any]:
         """A session of a fault, in autocommit mode; a server that is being started again is waited for, unless it is
         `over`. Raises psycopg.OperationalError."""
         deadline = time.monotonic() + CONNECT_DEADLINE_S
         while True:
             try:
                 connection = psycopg.connect(
-                    self.server.dsn, autocommit=True, application_name=SESSION_NAME, connect_timeout=5
+                    server.dsn, autocommit=True, application_name=SESSION_NAME, connect_timeout=5
                 )
                 connection.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}".encode())
                 return connection
@@ -78,6 +79,8 @@ class Fault:
 
     def __post_init__(self) -> None:
         self.random = Random(self.planned.seed)
+        # What is done to a server is done to one of them.
+        self.server = self.random.choice(self.ground.servers)
         self.began = time.monotonic()
         self.begin()
 
@@ -109,8 +112,10 @@ class Background:
     """Work in a thread beside the run, until `stop`. It may be in the middle of a statement that waits: `stop` cancels
     that. `work(connection)` is called again and again; what it raises of psycopg.Error makes the connection anew."""
 
-    def __init__(self, ground: Ground, work: Callable[[psycopg.Connection[Any]], None]) -> None:
-        self._ground = ground
+    def __init__(
+        self, ground: Ground, server: Server, work: Callable[[psycopg.Connection[Any]], None]
+    ) -> None:
+        self._ground, self._server = ground, server
         self._work = work
         self._over = threading.Event()
         self._connection: psycopg.Connection[Any] | None = None
@@ -133,7 +138,7 @@ class Background:
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                with self._ground.connect(self._over) as self._connection:
+                with self._ground.connect(self._server, self._over) as self._connection:
                     while not self._over.is_set():
                         self._work(self._connection)
             except psycopg.Error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from typing_extensions import override
 
 from stress.faults.ground import Fault
-from stress.faults.proxy import BOTH, CLEAR, Direction, Proxies, Weather
+from stress.faults.proxy import BOTH, CLEAR, Direction, Weather
 
 HELD: tuple[frozenset[Direction], ...] = (
     frozenset(BOTH), frozenset(("to server",)), frozenset(("to client",)),
@@ -21,22 +22,35 @@ DELAYS_MS = (0.0, 5.0, 40.0, 120.0)
 
 
 class Network(Fault):
-    """Done to a node by its proxy; what the proxy counts meanwhile is what it did."""
+    """Done to a node by its proxies; what they count meanwhile is what it did."""
 
     @override
     def begin(self) -> None:
-        assert self.ground.proxies is not None
-        self.proxies: Proxies = self.ground.proxies
-        self._before = self.proxies.did(self.place)
+        self.proxies = self.ground.proxies
+        assert self.proxies
+        self._before = self._counted()
 
     @override
     def tick(self) -> None:
-        self.did = self.proxies.did(self.place) - self._before
+        self.did = self._counted() - self._before
 
     @override
     def heal(self) -> None:
-        self.proxies.set_weather(self.place, CLEAR)
+        self.change(CLEAR)
         Network.tick(self)
+
+    def change(self, weather: Weather) -> None:
+        """On the way to every server."""
+        for each in self.proxies:
+            each.set_weather(self.place, weather)
+
+    def lose_answers(self, count: int) -> None:
+        """From every server."""
+        for each in self.proxies:
+            each.lose_commit_answers(self.place, count)
+
+    def _counted(self) -> Counter[str]:
+        return sum((each.did(self.place) for each in self.proxies), Counter())
 
 
 class Partition(Network):
@@ -47,21 +61,22 @@ class Partition(Network):
     def begin(self) -> None:
         super().begin()
         self._holding = False
-        self.proxies.lose_commit_answers(self.place, LOST_ANSWERS)
+        self.lose_answers(LOST_ANSWERS)
 
     @override
     def tick(self) -> None:
         super().tick()
         if not self._holding and time.monotonic() - self.began > self.planned.lasts_s * LOSING_SHARE:
             self._holding = True
-            self.proxies.lose_commit_answers(self.place, 0)
-            self.proxies.set_weather(self.place, Weather(held=self.random.choice(HELD)))
+            self.lose_answers(0)
+            self.change(Weather(held=self.random.choice(HELD)))
 
     @override
     def heal(self) -> None:
-        self.proxies.lose_commit_answers(self.place, 0)
+        self.lose_answers(0)
         if self.random.random() < CUT_SHARE:
-            self.proxies.cut(self.place)
+            for each in self.proxies:
+                each.cut(self.place)
         super().heal()
 
 
@@ -72,4 +87,4 @@ class Slow(Network):
     def begin(self) -> None:
         super().begin()
         to_server, to_client = self.random.sample(DELAYS_MS, 2)
-        self.proxies.set_weather(self.place, Weather(delay_ms=(to_server, to_client)))
+        self.change(Weather(delay_ms=(to_server, to_client)))

@@ -35,7 +35,7 @@ class Poison(Fault):
         token = self.ground.notes.invoke("insert_many", described)
         try:
             if self._connection is None or self._connection.closed:
-                self._connection = self.ground.connect()
+                self._connection = self.ground.connect(self.server)
             ids = perform(self._connection, operation)
         except psycopg.Error as error:
             unknown = self._connection is not None and self._connection.closed

@@ -25,12 +25,12 @@ class Crash(Fault):
     def begin(self) -> None:
         self.ground.down = True
         self.ground.crashes += 1
-        self.ground.server.stop("immediate")
+        self.server.stop("immediate")
         self.did["crashes"] = 1
 
     @override
     def heal(self) -> None:
-        self.ground.server.start()
+        self.server.start()
         self.ground.down = False
 
 
@@ -42,7 +42,7 @@ class Failover(Fault):
     def begin(self) -> None:
         self.ground.replicating = True
         self._failed: Exception | None = None
-        self._standby = Standby(self.ground.server)
+        self._standby = Standby(self.server)
         self._thread = threading.Thread(target=self._build, name="standby", daemon=True)
         self._thread.start()
 

@@ -41,7 +41,7 @@ class Vacuum(Fault):
 
     @override
     def begin(self) -> None:
-        self._work = Background(self.ground, self._vacuum)
+        self._work = Background(self.ground, self.server, self._vacuum)
 
     @override
     def heal(self) -> None:
@@ -97,7 +97,7 @@ class Xmin(Fault):
         if self.ground.down:
             return
         try:
-            self._holder = self.ground.connect()
+            self._holder = self.ground.connect(self.server)
             self._holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             self._holder.execute("SELECT count(*) FROM pg_class")
             self.did["old snapshots"] += 1
@@ -126,8 +126,8 @@ class Plan(Fault):
 
     def _alter(self, change: sql.Composed) -> None:
         try:
-            with self.ground.connect() as connection:
-                database = sql.Identifier(self.ground.server.database)
+            with self.ground.connect(self.server) as connection:
+                database = sql.Identifier(self.server.database)
                 connection.execute(sql.SQL("ALTER DATABASE {} ").format(database) + change)
         except psycopg.Error:
             self.did["settings not changed"] += 1
@@ -150,7 +150,7 @@ class Stats(Fault):
             return
         try:
             # A server of the harness's own: the role of its database is the superuser, whom statistics belong to.
-            with self.ground.connect() as connection:
+            with self.ground.connect(self.server) as connection:
                 for schema, name in connection.execute(TABLES).fetchall():
                     table = sql.Identifier(schema, name)
                     if forget:

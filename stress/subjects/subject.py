@@ -28,7 +28,8 @@ class Subject:
     `areas`: the parts of the schema that it needs, whose rules judge it. `node`: the module of a node's process.
     `user`: the class of its clients, as module:Class. `unfinished` and `waiting` are queries that answer one row, how
     much there is and something that changes when any of it moves: of all that can still come to an end without a
-    client, and, cheap enough to be asked during the load, of what a node could work on now.
+    client, and, cheap enough to be asked during the load, of what a node could work on now. `shards`: whether it can be
+    spread over several servers.
     """
 
     name: str
@@ -37,5 +38,6 @@ class Subject:
     user: str
     unfinished: str
     waiting: str
+    shards: bool = False
     settling: Settling = lambda _scenario, _mutant: None
     poison: Poison | None = None

@@ -45,7 +45,7 @@ class Arena:
         return ACTS[name](self.ground, PlannedFault(0.0, name, place, lasts_s, seed))
 
     def session(self, name: str) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.ground.server.dsn, autocommit=True, application_name=name)
+        return psycopg.connect(self.ground.servers[0].dsn, autocommit=True, application_name=name)
 
     def until(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = until(lambda: self.jobs.rows(query, *parameters))
@@ -71,7 +71,7 @@ def until(found: Callable[[], Any], fault: Fault | None = None) -> Any:
 @contextmanager
 def arena_on(server: Server, folder: Path) -> Iterator[Arena]:
     config = checked(
-        pg="embedded", seconds=5, nodes=1, seed=1, faults="none", scenario=SCENARIO, subject="reference", mutant=None
+        pg=["embedded"], seconds=5, nodes=1, seed=1, faults="none", scenario=SCENARIO, subject="reference", mutant=None
     )  # fmt: skip
     (folder / "logs").mkdir()
     scenario = SCENARIOS[SCENARIO]
@@ -79,7 +79,7 @@ def arena_on(server: Server, folder: Path) -> Iterator[Arena]:
     with Recorder(folder, "harness") as notes, psycopg.connect(server.dsn, autocommit=True) as connection:
         migrate(connection)
         try:
-            ground = Ground(swarm, server, scenario.subject, scenario, notes)
+            ground = Ground(swarm, (server,), scenario.subject, scenario, notes)
             yield Arena(ground, Jobs(server.dsn, connection), folder)
         finally:
             swarm.destroy()
@@ -194,12 +194,12 @@ def test_pause_freezes_the_process_of_a_node_and_its_heal_lets_it_go_on(arena: A
 @pytest.mark.parametrize("name", ["partition", "slow"])
 def test_a_node_behind_bad_weather_is_disturbed_and_works_when_it_is_over(arena: Arena, name: str) -> None:
     ground = arena.ground
-    assert ground.server.tcp_dsn is not None
-    params = conninfo.parse(ground.server.tcp_dsn)
+    assert ground.servers[0].tcp_dsn is not None
+    params = conninfo.parse(ground.servers[0].tcp_dsn)
     with Proxies((params["host"], int(params["port"])), [0]) as proxies:
-        ground.proxies = proxies
+        ground.proxies = (proxies,)
         plain = {**params, "sslmode": "disable", "gssencmode": "disable", "host": LOOPBACK}
-        way = {**plain, "port": str(proxies.port(0)), "dbname": ground.server.database}
+        way = {**plain, "port": str(proxies.port(0)), "dbname": ground.servers[0].database}
         ground.swarm.ways = {0: (conninfo.to_uri(way),)}
         ground.swarm.start_node(0)
         arena.works()
@@ -267,6 +267,6 @@ def test_a_crash_loses_nothing_that_was_acknowledged_and_its_heal_starts_the_ser
             arena.jobs.rows("SELECT 1")
         fault.heal()
         assert not arena.ground.down
-        with arena.ground.connect() as again:
+        with arena.ground.connect(server) as again:
             assert again.execute("SELECT count(*) FROM gen_durable").fetchone() == (1,)
         assert "was interrupted" in server.log_text() or "not properly shut down" in server.log_text()

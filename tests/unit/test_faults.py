@@ -99,7 +99,7 @@ def test_every_fault_that_can_be_planned_can_be_carried_out() -> None:
 
 def config(faults: str, pg: str = "embedded") -> RunConfig:
     return checked(
-        pg=pg,
+        pg=[pg],
         seconds=5,
         nodes=2,
         seed=7,
