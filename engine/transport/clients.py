@@ -40,7 +40,7 @@ Ack: TypeAlias = Message | tuple[str, int, str]
 _Task: TypeAlias = tuple[str, dict[str, object], Operation[T], Callable[[T], object]]
 
 
-class _Tasks:
+class Tasks:
     """What the two clients send: per call the history's name and values, and the operation."""
 
     def __init__(self, queue: Queue) -> None:
@@ -111,7 +111,7 @@ class PostgresTransport:
         self, dsn: str, *, name: str = NAME, observer: Observer | None = None, queue: Queue | None = None
     ) -> None:
         self._session = Session(dsn, LoggingObserver() if observer is None else observer, name=name)
-        self._tasks = _Tasks(Queue() if queue is None else queue)
+        self._tasks = Tasks(Queue() if queue is None else queue)
 
     @classmethod
     def from_dsn(
@@ -211,7 +211,7 @@ class AsyncPostgresTransport:
     ) -> None:
         told = LoggingObserver() if observer is None else observer
         self._sessions = Sessions(dsn, told, size=pool_size, name=name)
-        self._tasks = _Tasks(Queue() if queue is None else queue)
+        self._tasks = Tasks(Queue() if queue is None else queue)
 
     @classmethod
     async def from_dsn(
