@@ -13,7 +13,7 @@ Rules:
 4. A row gate stops it once more, before it writes the row (by id, identity, key or name) that its setting `gate.row`
    names: between two rows of one statement. It is a row trigger, which changes when a row is locked, so only races that
    ask for it have it.
-5. A function of several statements has a snapshot for each. A session whose setting `gate.inner` is on stops in front
+5. A function of several statements has a snapshot for each. A session whose setting `gate.deep` is on stops in front
    of those of `INNER` as well, also more than once in a call; only races that ask for it have that.
 6. Gates exist in databases of the harness only.
 """
@@ -44,7 +44,7 @@ BEGIN
 END $$;
 CREATE FUNCTION schedule_inner() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF current_setting('gate.inner', true) = 'on' THEN
+    IF current_setting('gate.deep', true) = 'on' THEN
         PERFORM schedule_stop(current_setting('gate.number')::integer);
     END IF;
 END $$;

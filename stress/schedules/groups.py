@@ -90,6 +90,12 @@ def set_priority(group: str, priority: int) -> Action:
     return Action(f"set the priority of {group}", prepare)
 
 
+def drained(times: int) -> tuple[Action, ...]:
+    """Consume so many messages of every group."""
+    labels = [f"drain {number}" for number in range(times)]
+    return tuple(act for label in labels for act in (claim(label, limit=10), ack(label)))
+
+
 def _prepared(
     task: tuple[str, dict[str, object], Operation[Any], Callable[[Any], object]],
     absorb: Callable[[Any], object] = lambda _: None,

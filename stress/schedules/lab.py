@@ -231,7 +231,7 @@ class Lab:
             **race.settings.get(name, {}),
             "gate.number": gate,
             "gate.row": "",
-            "gate.inner": "on" if name in race.inner and gate else "",
+            "gate.deep": "on" if name in race.inner and gate else "",
         }
         told = "".join(f"SET {setting} = '{value}'; " for setting, value in settings.items())
         link.execute(f"{_PLANNER_RESET}{told}DISCARD PLANS".encode())

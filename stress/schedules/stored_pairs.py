@@ -46,7 +46,7 @@ _STATES: Final[Mapping[str, Callable[[str], tuple[Action, ...]]]] = {
     "absent": lambda _: (),
     "stored": lambda _: _BORN,
     "due": lambda _: (*_BORN, read_due("d")),
-    "read": lambda _: (*_BORN, read_outbox("o"), publish_outbox("o")),
+    "read": lambda _: (commit("e", emits=("g",), arm={TIMER: DUE}), read_outbox("o"), publish_outbox("o")),
     "forked": lambda _: (commit("e", spawns=("k",)),),
     "emitted": lambda about: (commit("e", emits=(about,)),),
     "ready": lambda about: (*_forked(about), publish(about)),
@@ -105,9 +105,9 @@ _OPERATIONS: Final = (
         ("emitted", "forked", "ready", "held"),
         lambda tag, g: (publish(*_pair_of(tag, g, "h")),),
     ),
-    Operation("claim", _QUEUE, ("ready", "lapsed", "emitted", "forked"), lambda tag, _: (claim(tag),)),
+    Operation("claim group", _QUEUE, ("ready", "lapsed", "emitted", "forked"), lambda tag, _: (claim(tag),)),
     Operation(
-        "claim many", _QUEUE, ("ready", "lapsed", "emitted", "forked"), lambda tag, _: (claim(tag, limit=10),)
+        "claim groups", _QUEUE, ("ready", "lapsed", "emitted", "forked"), lambda tag, _: (claim(tag, limit=10),)
     ),
     Operation("ack", _QUEUE, _LEASED, lambda _, __: (ack("c"),)),
     Operation("nack", _LEASE, _LEASED, lambda _, __: (nack("c"),)),
@@ -118,7 +118,7 @@ _OPERATIONS: Final = (
 STORED_OPERATIONS: Final[Mapping[str, Operation]] = {one.name: one for one in _OPERATIONS}
 
 _PUBLISHERS: Final = frozenset(("move", "make", "publish", "publish many"))
-_CLAIMS: Final = frozenset(("claim", "claim many"))
+_CLAIMS: Final = frozenset(("claim group", "claim groups"))
 _READERS: Final = frozenset(("load for event", "list page"))
 _COMMITS: Final = frozenset(("commit state", "commit complex", "commit many"))
 _EFFECTFUL: Final = frozenset(("commit complex", "commit many"))
@@ -144,8 +144,8 @@ def stored_quiet(pair: Pair) -> str | None:
         return "a step outside of a commit changes nothing of the execution that the other reads"
     if both == {"commit state", "make"}:
         return "a child follows from the spawn, and of its parent only what no commit of its own changes"
-    if both & _PUBLISHERS and both & {"nack", "extend"}:
-        return "a publish changes neither lease nor priority, and holds the group against its removal only"
+    if both == {"first save", "append trace"}:
+        return "a step outside of a commit holds the execution's row, of which there is none yet"
     if "ack outbox" in both and both & (_EFFECTFUL | {"sweep"}):
         return "one removes rows that were read before, the other brings new ones"
     return None

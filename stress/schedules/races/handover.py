@@ -1,6 +1,7 @@
 """From the store to the transport: relays, children, timers (docs/findings.md, "The transport and the relay")."""
 
 from stress.schedules.executions import commit, delete_timers, make, move, read_due, sweep
+from stress.schedules.groups import drained
 from stress.schedules.race import Race
 from stress.schedules.stored_pairs import DUE, LATER, TIMER
 
@@ -10,7 +11,7 @@ RACES = (
         summary="two relays take one emitter's events to one target, one event at a time",
         setup=(commit("e", emits=("g", "g")),),
         sessions={"one": (move(limit=1),), "two": (move(limit=1), move(limit=1))},
-        finish=(move(), move()),
+        finish=(move(), move(), *drained(2)),
         at_rest=True,
         invariants=("outbox-no-loss",),
         covers=(("move", "move"),),
@@ -25,7 +26,7 @@ RACES = (
             "relay": (move("r"),),
         },
         stops=("early",),
-        finish=(move("r"),),
+        finish=(move("r"), *drained(2)),
         at_rest=True,
         invariants=("outbox-no-loss",),
         covers=(("commit complex", "move"), ("commit complex", "commit complex")),
@@ -40,7 +41,7 @@ RACES = (
             "makes": (make(),),
         },
         stops=("makes",),
-        finish=(make(), move()),
+        finish=(make(), move(), *drained(2)),
         at_rest=True,
         invariants=("outbox-no-loss", "spawn-once"),
         covers=(("move", "make"), ("commit complex", "make"), ("commit complex", "move")),
@@ -51,7 +52,7 @@ RACES = (
         setup=(commit("e", spawns=("k",)),),
         sessions={"hand": (commit("k"), commit("k")), "one": (make(),), "two": (make(),)},
         stops=("hand", "one"),
-        finish=(make(),),
+        finish=(make(), *drained(3)),
         at_rest=True,
         invariants=("spawn-once", "cas-chain"),
         covers=(("first save", "make"), ("make", "make")),
