@@ -75,8 +75,10 @@ class SweepsInSteps(Handover):
         return fired
 
 
-def handover_of(mutant: Mutant) -> Handover:
-    """The hand-over of a relay that this mutant has broken."""
+def handover_of(mutant: Mutant | None) -> Handover:
+    """The hand-over of a relay, as the mutant has broken it."""
+    if mutant is None:
+        return Handover()
     kinds: dict[str, type[Handover]] = {
         "acks-first": AcksFirst,
         "keeps-cursor": KeepsCursor,

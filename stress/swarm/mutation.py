@@ -62,4 +62,4 @@ def queue_for(mutant: str | None) -> Queue:
 
 def handover_for(mutant: str | None) -> Handover:
     """The relay's, as the mutant takes its steps."""
-    return Handover() if mutant is None else handover_of(REGISTRY[mutant])
+    return handover_of(None if mutant is None else REGISTRY[mutant])
