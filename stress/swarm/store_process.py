@@ -28,7 +28,7 @@ from stress.scenarios.store_scenario import Bump
 from stress.swarm.child import lifeline, receive_config
 from stress.swarm.configs import NodeConfig
 from stress.swarm.contention import ATTEMPTS, bumped, described, refused
-from stress.swarm.mutation import catalogue_for, handover_for, queue_for
+from stress.swarm.mutation import across_for, catalogue_for, handover_for, queue_for
 
 POLLING = Polling(min_interval_ms=5.0, max_interval_ms=100.0)
 CONTENDER_PAUSE_S = 0.02
@@ -98,6 +98,7 @@ async def serve(config: NodeConfig) -> None:
             catalogue=catalogue_for(config.mutant),
             queue=queue_for(config.mutant),
             handover=handover_for(config.mutant),
+            across=across_for(config.mutant),
         ) as stack:
             contenders = [
                 Contender(stack, scenario, recorder, f"{config.name}/{number}")
