@@ -46,8 +46,8 @@ class Fired:
 @dataclass(frozen=True, slots=True)
 class Spawned:
     """One page of spawns. `seqs`: those done. `made`: the children that were not there before. `refused`: spawns
-    that can never be done (no such parent, unreadable data, a child that cannot be stored), left where they are. `last`:
-    the page's last seq, None where it was empty."""
+    that can never be done (no such parent, unreadable data, a child that cannot be stored), left where they are.
+    `last`: the page's last seq, None where it was empty."""
 
     seqs: tuple[int, ...] = ()
     made: tuple[str, ...] = ()
