@@ -179,13 +179,13 @@ class OutboxNoLoss(Watcher):
             for emit in (*self._lost, *self._early.values()):
                 self._add(None, emit, "was acknowledged and never delivered")
         if self.elsewhere.is_known and self.elsewhere.publishes():
-            self._judge_abroad(2 * rest.evidence.clock_slack_ms * 1_000)
+            self._judge_abroad()
         if rest.evidence.at_rest:
             for emit in self._pending.values():
                 self._add(None, emit, "stands in the outbox at rest")
         return self.elsewhere.why_unknown
 
-    def _judge_abroad(self, slack_us: float) -> None:
+    def _judge_abroad(self) -> None:
         """Emits to other shards: published there, in the order of their emitter, and after their target was made."""
         latest: dict[tuple[str, str], tuple[int, int]] = {}
         for emit in self._abroad:
@@ -197,7 +197,7 @@ class OutboxNoLoss(Watcher):
                 if emit.done_us is not None:
                     self._add(None, emit, "was acknowledged and never delivered")
                 continue
-            if emit.done_us is not None and published.committed_us > emit.done_us + slack_us:
+            if emit.done_us is not None and published.committed_us > emit.done_us + self.elsewhere.slack_us:
                 self._add(None, emit, "was acknowledged before it was delivered")
             born = self.elsewhere.born(emit.target)
             if self._forked.get(emit.target, emit.number + 1) <= emit.number and (
@@ -270,13 +270,13 @@ class SpawnOnce(Watcher):
 
     def conclude(self, rest: Rest) -> str | None:
         if self.elsewhere.is_known:
-            self._judge_abroad(2 * rest.evidence.clock_slack_ms * 1_000)
+            self._judge_abroad()
         if rest.evidence.at_rest:
             for parent, child in self._pending.values():
                 self._add(None, child, "is still to be made at rest", parent)
         return self.elsewhere.why_unknown
 
-    def _judge_abroad(self, slack_us: float) -> None:
+    def _judge_abroad(self) -> None:
         """Children of other shards: made there once, and not after the intent went."""
         for child, (parent, done_us) in self._abroad.items():
             born = self.elsewhere.born(child)
@@ -286,7 +286,7 @@ class SpawnOnce(Watcher):
                 continue
             if born is None:
                 self._add(None, child, "was acknowledged and not made", parent)
-            elif born.committed_us > done_us + slack_us:
+            elif born.committed_us > done_us + self.elsewhere.slack_us:
                 self._add(None, child, "was acknowledged before it was made", parent)
 
     def _add(

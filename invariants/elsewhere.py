@@ -68,8 +68,11 @@ class Elsewhere:
         count: int = 1,
         digests: Sequence[Digest] = (),
         promises: Mapping[str, Operation] | None = None,
+        slack_us: float = 0.0,
     ) -> None:
         self.shard, self.count = shard, count
+        # How far two servers' clocks may be apart.
+        self.slack_us = slack_us
         self._digests = tuple(digests)
         # Commits of all shards that promise an end (`invariants/endings.py`).
         self.promises: Mapping[str, Operation] = {} if promises is None else promises

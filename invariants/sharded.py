@@ -27,6 +27,8 @@ from invariants.history.operations import Operation
 from invariants.judge import Transactions, judge
 from invariants.verdict import MAX_VIOLATIONS, NOTHING_SUBJECT, Judgement, Report, Violation
 
+# Servers of one machine have one clock, which may be set back a little.
+CLOCK_STEP_MS: Final = 5.0
 _SEVERITY: Final = ("not_exercised", "held", "unknown", "violated")
 _RELAYS: Final = ("relay.deliver", "relay.broadcast", "relay.spawn")
 
@@ -51,10 +53,11 @@ def judge_shards(shards: Sequence[Recorded], operations: Sequence[Operation] | N
     whole = all(shard.is_whole for shard in shards)
     digests = [Digest(shard.transactions()) for shard in shards] if whole else []
     promises = promises_of(operations or ())
+    slack_us = 1_000 * _slack_ms([shard.evidence for shard in shards])
     reports = []
     for place, shard in enumerate(shards):
         mine = None if operations is None else list(of_shard(operations, place, count))
-        elsewhere = Elsewhere(place, count, digests, promises)
+        elsewhere = Elsewhere(place, count, digests, promises, slack_us)
         reports.append(judge(shard.transactions, mine, shard.evidence, shard.summary, elsewhere))
     return Report(
         tuple(merged(judgements) for judgements in zip(*(r.judgements for r in reports), strict=True)),
@@ -64,6 +67,12 @@ def judge_shards(shards: Sequence[Recorded], operations: Sequence[Operation] | N
         {name: sum(report.exercised.get(name, 0) for report in reports) for name in reports[0].exercised},
         reports[0].areas,
     )
+
+
+def _slack_ms(evidences: Sequence[Evidence]) -> float:
+    if all(evidence.shares_clock for evidence in evidences):
+        return CLOCK_STEP_MS
+    return 2 * max(evidence.clock_slack_ms for evidence in evidences)
 
 
 def merged(judgements: Sequence[Judgement]) -> Judgement:

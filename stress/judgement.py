@@ -89,9 +89,10 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
             server.evidence,
             exercises=scenario.exercises,
             areas=scenario.subject.areas,
+            shares_clock=described.source != "dsn",
             trace_max=scenario.trace_max if isinstance(scenario, StoreScenario) else None,
         )
-        for server in run.recording.servers
+        for server, described in zip(run.recording.servers, run.servers, strict=True)
     ]
     _write_run(run, evidences)
     operations = merge_folder(folder)

@@ -25,7 +25,7 @@ from engine.operation import Begin, Call, Commit, Operation, Request, Row, T
 from engine.statements import Statement
 
 # The driver's own encoding is the driver's.
-_SETTINGS = ("extra_float_digits TO 1", "enable_seqscan TO off", "enable_bitmapscan TO off")
+_SETTINGS = ("extra_float_digits TO 1", "enable_seqscan TO off", "enable_bitmapscan TO off", "jit TO off")
 _PARAMETER = re.compile(r"\$(\d+)(?=::)")
 
 

@@ -31,7 +31,7 @@ from stress.swarm.child import lifeline, receive_config
 from stress.swarm.clock import set_clock_off
 from stress.swarm.configs import NodeConfig
 from stress.swarm.contention import ATTEMPTS, bumped, described, refused
-from stress.swarm.mutation import catalogue_for, handover_for, queue_for
+from stress.swarm.mutation import across_for, catalogue_for, handover_for, queue_for
 
 POLLING = Polling(min_interval_ms=5.0, max_interval_ms=100.0)
 CONTENDER_PAUSE_S = 0.02
@@ -126,6 +126,7 @@ async def _opened(
             catalogue=catalogue_for(config.mutant),
             queue=queue_for(config.mutant),
             handover=handover_for(config.mutant),
+            across=across_for(config.mutant),
         )
         try:
             return await opened.enter_async_context(stack)

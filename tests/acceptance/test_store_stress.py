@@ -75,13 +75,18 @@ def test_statecharts_come_to_their_ends_on_two_servers(tmp_path: Path) -> None:
     assert judged_again(folder)["invariants"] == verdict.invariants
 
 
-@pytest.mark.slow("25 s")
-def test_a_relay_that_acknowledges_before_it_delivers_is_caught(tmp_path: Path) -> None:
-    done = stress(*STATECHART, "--seconds", "5", "--mutant", "relay-acks-first", "--out", str(tmp_path))
+@pytest.mark.slow("25 s each")
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_relay_that_acknowledges_before_it_delivers_is_caught(servers: int, tmp_path: Path) -> None:
+    done = stress(
+        *STATECHART, "--seconds", "5", "--mutant", "relay-acks-first", "--out", str(tmp_path),
+        *["--pg", "embedded"] * servers,
+    )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     [folder] = runs_in(tmp_path)
     assert read_verdict(folder).invariants["outbox-no-loss"]["verdict"] == "violated"
     assert "outbox-no-loss:" in done.stdout
+    assert servers == 1 or "outbox-no-loss: shard " in done.stdout
 
 
 def test_a_scenario_of_the_picker_takes_one_server(tmp_path: Path) -> None:

@@ -182,6 +182,19 @@ def test_what_crosses_shards_and_goes_wrong_is_found(
     assert says in " | ".join(violation.summary for violation in found.violations)
 
 
+@pytest.mark.parametrize(("shares_clock", "found"), [(True, 1), (False, 0)])
+def test_of_one_machines_servers_a_publication_a_second_late_is_too_late(
+    shares_clock: bool, found: int
+) -> None:
+    shards = Shards()
+    shards[0].commit(PARENT, 1, emits=[(TARGET, "e1")])
+    shards[0].drop("outbox", 1).done()
+    shards.idle(2, shard=1)
+    shards[1].publish(TARGET, "e1")
+    evidence = msgspec.structs.replace(EXERCISED, shares_clock=shares_clock)
+    assert shards.of("outbox-no-loss", evidence=evidence).violated == found
+
+
 def test_a_promise_that_needs_one_of_another_shard_is_void_where_that_was_never_saved() -> None:
     shards = Shards()
     shards[0].version(PARENT, 1).done()

@@ -39,7 +39,7 @@ due AS MATERIALIZED (
 
 moved AS (
     DELETE FROM outbox AS o
-    WHERE o.seq = ANY (ARRAY(SELECT d.seq FROM due AS d))
+    WHERE o.seq = ANY (array(SELECT d.seq FROM due AS d))
     RETURNING o.seq, o.target_id, o.event
 ),
 

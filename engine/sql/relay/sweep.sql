@@ -24,7 +24,7 @@ due AS MATERIALIZED (
 
 fired AS (
     DELETE FROM timers AS t
-    WHERE t.ctid = ANY (ARRAY(SELECT d.place FROM due AS d))
+    WHERE t.ctid = ANY (array(SELECT d.place FROM due AS d))
     RETURNING t.execution_id, t.path, t.fire_at
 ),
 
