@@ -6,6 +6,8 @@ import msgspec
 
 # The name of the application that all nodes and clients of a run are of.
 INSTANCE = "swarm"
+# The exit status of a node that stopped in order, but left steps to the reaper, because it could not drain in time.
+ABANDONED = 4
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from invariants.mutants.protocol import nodes_of
 from stress.scenarios import SCENARIOS, Scenario
 from stress.swarm.child import lifeline, receive_config
 from stress.swarm.clock import set_clock_off
-from stress.swarm.configs import INSTANCE, NodeConfig
+from stress.swarm.configs import ABANDONED, INSTANCE, NodeConfig
 from stress.swarm.deaf_node import DeafNode
 from stress.swarm.mutation import claim_names_for, limiter_for, maintenance_for, picker_for
 
@@ -84,7 +84,7 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of abandoned steps would hold up the interpreter's exit.
-    os._exit(0 if abandoned == 0 else 4)
+    os._exit(0 if abandoned == 0 else ABANDONED)
 
 
 if __name__ == "__main__":

@@ -21,13 +21,16 @@ from stress import config as knobs
 from stress.config import RunConfig
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import Child
-from stress.swarm.configs import ClientsConfig, LoadReport, LocustMasterConfig, NodeConfig
+from stress.swarm.configs import ABANDONED, ClientsConfig, LoadReport, LocustMasterConfig, NodeConfig
 
 LOOPBACK = "127.0.0.1"
 # Users end their current call, the master its workers.
 LOAD_STOP_TIMEOUT_S = 15.0
 # A node may be asked to stop before it has come up, by a fault, on a machine that has other things to do.
 STOP_TIMEOUT_S = knobs.DRAIN_TIMEOUT_MS / 1000 + 25
+
+# A node that leaves while faults go on may be cut off from the server, or find none.
+DISTURBED = (0, ABANDONED)
 
 
 class ChildDied(Exception):
@@ -168,14 +171,16 @@ class Swarm:
 
     def stop_nodes(self) -> None:
         """Ask every node to stop and wait for its drain. Raises ChildDied for one that does not end well."""
+        last: list[tuple[Child, float]] = []
         for place in list(self.nodes):
             node = self.nodes.pop(place)
             node.ask_to_end()
-            self.leaving.append((node, time.monotonic() + STOP_TIMEOUT_S))
-        while self.leaving:
-            node, deadline = self.leaving.pop(0)
-            node.wait(max(0.1, deadline - time.monotonic()))
-            _ended_well(node)
+            last.append((node, time.monotonic() + STOP_TIMEOUT_S))
+        for nodes, allowed in ((self.leaving, DISTURBED), (last, (0,))):
+            for node, deadline in nodes:
+                node.wait(max(0.1, deadline - time.monotonic()))
+                _ended_well(node, allowed)
+        self.leaving.clear()
 
     def read_load_report(self) -> LoadReport | None:
         """The latest report of the master, None before the first."""
@@ -193,7 +198,7 @@ class Swarm:
             node, deadline = entry
             if node.status is not None or time.monotonic() > deadline:
                 self.leaving.remove(entry)
-                _ended_well(node)
+                _ended_well(node, DISTURBED)
         for child in (*self.nodes.values(), *self.clients, *([self._master] if self._master else [])):
             if child.status is not None:
                 raise ChildDied(f"{child.name} exited with status {child.status}: {child.last_words()}")
@@ -216,13 +221,13 @@ class Swarm:
         return self.folder / "logs" / f"{name}.log"
 
 
-def _ended_well(node: Child) -> None:
-    """Raises ChildDied unless it has."""
+def _ended_well(node: Child, allowed: tuple[int, ...]) -> None:
+    """Raises ChildDied unless it has ended with one of these."""
     status, words = node.status, node.last_words()
     node.destroy()
     if status is None:
         raise ChildDied(f"{node.name} did not stop when it was asked to")
-    if status != 0:
+    if status not in allowed:
         raise ChildDied(f"{node.name} exited with status {status}: {words}")
 
 
