@@ -40,7 +40,7 @@ Ack: TypeAlias = Message | tuple[str, int, str]
 _Task: TypeAlias = tuple[str, dict[str, object], Operation[T], Callable[[T], object]]
 
 
-class _Tasks:
+class Tasks:
     """What the two clients send: per call the history's name and values, and the operation."""
 
     def __init__(self, queue: Queue) -> None:
@@ -112,7 +112,7 @@ class PostgresTransport:
     ) -> None:
         told = LoggingObserver() if observer is None else observer
         self._session = Session(dsn, told, name=name, settings=INDEXED)
-        self._tasks = _Tasks(Queue() if queue is None else queue)
+        self._tasks = Tasks(Queue() if queue is None else queue)
 
     @classmethod
     def from_dsn(
@@ -212,7 +212,7 @@ class AsyncPostgresTransport:
     ) -> None:
         told = LoggingObserver() if observer is None else observer
         self._sessions = Sessions(dsn, told, size=pool_size, name=name, configure=configure_indexed)
-        self._tasks = _Tasks(Queue() if queue is None else queue)
+        self._tasks = Tasks(Queue() if queue is None else queue)
 
     @classmethod
     async def from_dsn(

@@ -177,7 +177,7 @@ TRANSPORT_MUTANTS: Final = (
     Mutant(
         name="relay-acks-first",
         summary="outbox rows are removed before they are delivered",
-        caught_by=("outbox-no-loss",),
+        caught_by=("outbox-no-loss", "execution-ends"),
         protocol=frozenset(("acks-first",)),
     ),
     Mutant(

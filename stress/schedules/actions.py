@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, Literal, NamedTuple
 
 from engine.limiter import Limit, PostgresLimiter
 from engine.limits import Admission, Slot
@@ -31,12 +31,21 @@ from engine.picker import (
     Picker,
     Surroundings,
 )
+from engine.relay.handover import Handover
 from engine.statements import Catalogue
+from engine.store.execution import Event, Execution
+from engine.store.operations import Operations
+from engine.transport.clients import Tasks
+from engine.transport.queue import Message, Queue
 from invariants.mutants import Mutant
+from invariants.mutants.handover import handover_of
 from invariants.mutants.protocol import limiter_of, picker_of
+from invariants.mutants.stores import operations_of
 
 LEASE_MS = 60_000.0
 EXPIRED_MS = -1.0
+# Steps that a trace keeps: few, so that a ring is cut where two meet.
+TRACE_MAX: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,9 @@ class Variant:
     catalogue: Catalogue
     protocol: frozenset[str]
     limiter_kind: type[PostgresLimiter]
+    store: Operations
+    transport: Tasks
+    relay_kind: type[Handover]
 
 
 def variant_of(mutant: Mutant | None, alter: Callable[[Catalogue], Catalogue]) -> Variant:
@@ -59,12 +71,16 @@ def variant_of(mutant: Mutant | None, alter: Callable[[Catalogue], Catalogue]) -
         catalogue,
         frozenset() if mutant is None else frozenset(mutant.protocol),
         type(limiter_of(mutant, ())),
+        type(operations_of(mutant, trace_max=TRACE_MAX))(catalogue, trace_max=TRACE_MAX),
+        Tasks(Queue(catalogue)),
+        type(handover_of(mutant)),
     )
 
 
 @dataclass(slots=True)
 class World:
-    """One run's memory. Rows, claims, what steps were handed, and freed slots by label."""
+    """One run's memory. Rows, claims, what steps were handed, and freed slots by label; executions as each session
+    has loaded them; messages, due timers and rows of the outbox as they were read, by label; relays by name."""
 
     variant: Variant
     limits: tuple[Limit, ...] = ()
@@ -73,6 +89,12 @@ class World:
     denied: dict[str, tuple[Claimed, ...]] = field(default_factory=dict)
     around: dict[tuple[int, str], Surroundings] = field(default_factory=dict)
     freed: dict[str, tuple[tuple[Slot, ...], int]] = field(default_factory=dict)
+    executions: dict[tuple[str, str], Execution] = field(default_factory=dict)
+    processed: set[tuple[str, str, str]] = field(default_factory=set)
+    messages: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+    due: dict[str, tuple[tuple[str, str, float], ...]] = field(default_factory=dict)
+    pending: dict[str, tuple[tuple[int, str | None, Event], ...]] = field(default_factory=dict)
+    relays: dict[str, Handover] = field(default_factory=dict)
 
     @property
     def picker(self) -> Picker:
@@ -88,11 +110,23 @@ class World:
         """The race's limiter, or one of another configuration."""
         return self.variant.limiter_kind(self.limits if limits is None else limits, self.variant.catalogue)
 
+    def relay(self, name: str) -> Handover:
+        """The relay of that name, with what it remembers."""
+        return self.relays.setdefault(name, self.variant.relay_kind(self.variant.catalogue))
+
+
+class Answer(NamedTuple):
+    """How an operation of the history ended."""
+
+    kind: Literal["ok", "fail", "info"]
+    told: object
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """An operation about to be run: what the history says of it, and who is told its result. `steps`: what the history
-    says before it of steps that ran, whose outcomes it carries."""
+    says before it of steps that ran, whose outcomes it carries. `batch`: where it is several operations to the history,
+    what is said of each instead of `value`; `report` then gives an `Answer` for each."""
 
     f: str
     value: object
@@ -100,6 +134,17 @@ class Prepared:
     report: Callable[[Any], object]
     absorb: Callable[[Any], object] = lambda _: None
     steps: tuple[dict[str, Any], ...] = ()
+    batch: tuple[object, ...] = ()
+
+    @property
+    def values(self) -> tuple[object, ...]:
+        """What the history says of each of its operations before they ran."""
+        return self.batch or (self.value,)
+
+    def answers(self, result: Any) -> list[Answer]:
+        """What it says of each afterwards."""
+        told: Any = self.report(result)
+        return list(told) if self.batch else [Answer("ok", told)]
 
 
 @dataclass(frozen=True, slots=True)

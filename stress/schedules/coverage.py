@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations_with_replacement
 from typing import Final
 
-from invariants.mutants import STORE_MUTANTS, TRANSPORT_MUTANTS
-from stress.schedules.pairs import OPERATIONS, PAIRS, Pair, apart, pairs, quiet
+from stress.schedules.pairs import OPERATIONS, PAIRS, Pair, apart, quiet
 from stress.schedules.race import Race
 from stress.schedules.races import ALL
+from stress.schedules.stored_pairs import STORED_OPERATIONS, STORED_PAIRS, stored_apart, stored_quiet
 
 # picker.md §7: which constraint settles which race, and the races that put it to the test.
 CONSTRAINTS: Final = (
@@ -68,6 +69,27 @@ CAUGHT_BY_RACE: Final[dict[str, str]] = {
     "collectors-wait": "collectors-meet",
     "credit-without-cap": "lowered-while-used",
     "no-check": "gate-warm-shards",
+    "cas-without-version": "two-writers",
+    "first-save-raises": "first-save-twice",
+    "conflict-without-found": "two-writers",
+    "dedupe-before-load": "event-redelivered",
+    "pages-by-offset": "listed-while-saved",
+    "ack-without-token": "taken-over",
+    "nack-without-token": "taken-over-and-given-back",
+    "extend-without-token": "taken-over-and-renewed",
+    "token-is-worker": "taken-over",
+    "publish-clears-lease": "published-into-a-lease",
+    "publish-holds-nothing": "published-while-drained",
+    "remove-without-look": "published-while-drained",
+    "publishers-unordered": "publishers-in-opposite-orders",
+    "head-from-snapshot": "head-acked-while-claimed",
+    "relays-skip-locked": "relays-of-one-lane",
+    "relay-keeps-cursor": "emit-committed-late",
+    "emit-overtakes-birth": "child-before-its-events",
+    "spawn-overwrites": "child-made-by-hand",
+    "sweep-deletes-any": "stale-sweep-meets-rearm",
+    "sweep-in-steps": "cancel-meets-sweep",
+    "timer-event-repeats": "rearm-meets-sweeps",
 }
 # Mutants without a race here, and why.
 NO_RACE: Final[dict[str, str]] = {
@@ -94,17 +116,25 @@ NO_RACE: Final[dict[str, str]] = {
     "reclaim-beside-the-living": "it looks at sessions of other processes, which a race does not open",
     "parents-locked-late": "a race, and none here finds it yet",
     "buckets-unordered": "a race, and none here finds it yet: it needs a stop between two locks of one scan",
-    **{
-        mutant.name: "of the store or the transport, whose operations have no races here yet"
-        for mutant in (*STORE_MUTANTS, *TRANSPORT_MUTANTS)
-    },
+    "conflict-keeps-transaction": "one stale commit by itself shows it",
+    "outbox-outside": "one commit by itself shows it",
+    "ring-one-longer": "one step after another shows it",
+    "ring-renumbered": "one step after another shows it",
+    "read-keeps-snapshot": "it is the driver's: a session of a race ends its transactions itself",
+    "lost-is-refused": "it is the client's: a session of a race loses no answer and lives on",
+    "ack-any-message": "one ack by itself shows it",
+    "publishers-hide-groups": "the rule counts rounds, and a race is too short for one",
+    "new-groups-first": "the rule counts rounds, and a race is too short for one",
+    "ack-keeps-turn": "the rule counts rounds, and a race is too short for one",
+    "publishers-race": "a race, and no rule sees it: `group-fifo` lets a sequence commit out of order",
+    "relay-acks-first": "one relay by itself shows it",
 }
 
 _HEAD: Final = """# Races
 
 What `python -m stress explore` decides, written by `python -m stress.schedules.coverage`; do not edit. A race is a
-small file in `stress/schedules/races/`, or a pair of operations from the table in `stress/schedules/pairs.py`. Every
-schedule of a race is judged by all invariants; those named here must have had something to decide.
+small file in `stress/schedules/races/`, or a pair of operations from the tables in `stress/schedules/pairs.py` (the
+picker's) and `stress/schedules/stored_pairs.py` (those of store, relay and transport). Every schedule of a race is judged by all invariants; those named here must have had something to decide.
 """
 
 
@@ -126,7 +156,11 @@ def _lines() -> Iterator[str]:
     for race in ALL.values():
         yield f"| `{race.name}` | {race.summary} | {', '.join(race.invariants)} |"
     yield from _mutants()
-    yield from _matrix()
+    yield from _matrix("Pairs of operations", list(OPERATIONS), PAIRS, apart, quiet)
+    yield from _matrix(
+        "Pairs of operations of store, relay and transport",
+        list(STORED_OPERATIONS), STORED_PAIRS, stored_apart, stored_quiet,
+    )  # fmt: skip
 
 
 def _mutants() -> Iterator[str]:
@@ -139,12 +173,27 @@ def _mutants() -> Iterator[str]:
         yield f"| `{mutant}` | no race: {reason} |"
 
 
-def _matrix() -> Iterator[str]:
-    names = list(OPERATIONS)
-    reasons = list(dict.fromkeys(reason for pair in pairs() if (reason := quiet(pair)) is not None))
-    yield "\n## Pairs of operations\n"
+def _matrix(
+    title: str,
+    names: list[str],
+    races: Sequence[Race],
+    apart_: Callable[[Pair], str | None],
+    quiet_: Callable[[Pair], str | None],
+) -> Iterator[str]:
+    pairs_ = list(combinations_with_replacement(names, 2))
+    reasons = list(
+        dict.fromkeys(reason for pair in pairs_ if not apart_(pair) and (reason := quiet_(pair)) is not None)
+    )
+
+    def cell(pair: Pair) -> str:
+        if apart_(pair) is not None:
+            return ""
+        reason = quiet_(pair)
+        return "x" if reason is None else _letter(reasons.index(reason))
+
+    yield f"\n## {title}\n"
     yield (
-        f"{len(PAIRS)} pairs touch a common table, and each is a race of its own, `pair:<one>+<other>`. **x**: the two "
+        f"{len(races)} pairs touch a common table, and each is a race of its own, `pair:<one>+<other>`. **x**: the two "
         "get into each other's way. A letter: they are run as well, and cannot, for the reason below. Empty: no common "
         "table, and no race."
     )
@@ -152,10 +201,7 @@ def _matrix() -> Iterator[str]:
     yield f"| | {' | '.join(str(number) for number in range(1, len(names) + 1))} |"
     yield f"|---|{'---|' * len(names)}"
     for row, one in enumerate(names):
-        cells = []
-        for column, other in enumerate(names):
-            pair = (one, other) if row <= column else (other, one)
-            cells.append(_cell(pair, reasons) if row <= column else "")
+        cells = ["" if column < row else cell((one, other)) for column, other in enumerate(names)]
         yield f"| {row + 1} {one} | {' | '.join(cells)} |"
     yield ""
     for place, reason in enumerate(reasons):
@@ -163,28 +209,21 @@ def _matrix() -> Iterator[str]:
     yield "\nPairs that written races decide besides:\n"
     yield "| pair | races |"
     yield "|---|---|"
-    for pair, races in sorted(_written().items()):
-        yield f"| {pair[0]}, {pair[1]} | {', '.join(f'`{race.name}`' for race in races)} |"
-
-
-def _cell(pair: Pair, reasons: list[str]) -> str:
-    if apart(pair) is not None:
-        return ""
-    reason = quiet(pair)
-    return "x" if reason is None else _letter(reasons.index(reason))
+    for pair, written in sorted(_written(names).items()):
+        yield f"| {pair[0]}, {pair[1]} | {', '.join(f'`{race.name}`' for race in written)} |"
 
 
 def _letter(place: int) -> str:
     return chr(ord("a") + place % 26) * (1 + place // 26)
 
 
-def _written() -> dict[Pair, list[Race]]:
+def _written(order: list[str]) -> dict[Pair, list[Race]]:
     found: dict[Pair, list[Race]] = {}
-    order = list(OPERATIONS)
     for race in ALL.values():
         for one, other in race.covers:
-            pair = (one, other) if order.index(one) <= order.index(other) else (other, one)
-            found.setdefault(pair, []).append(race)
+            if one in order and other in order:
+                pair = (one, other) if order.index(one) <= order.index(other) else (other, one)
+                found.setdefault(pair, []).append(race)
     return found
 
 

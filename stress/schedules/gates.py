@@ -13,16 +13,19 @@ Rules:
 4. A row gate stops it once more, before it writes the row (by id, identity, key or name) that its setting `gate.row`
    names: between two rows of one statement. It is a row trigger, which changes when a row is locked, so only races that
    ask for it have it.
-5. Gates exist in databases of the harness only.
+5. A function of several statements has a snapshot for each. A session whose setting `gate.deep` is on stops in front
+   of those of `INNER` as well, also more than once in a call; only races that ask for it have that.
+6. Gates exist in databases of the harness only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final
 
-from engine.statements import Catalogue, Statement
+from engine.statements import AREAS, Catalogue, Statement, load_migrations
 
 # The advisory locks of gate n are (GATES, 2 * n) and (GATES, 2 * n + 1); "gate" in ASCII.
 GATES: Final = 0x67617465
@@ -38,6 +41,12 @@ BEGIN
         PERFORM schedule_stop(number::integer);
     END IF;
     RETURN true;
+END $$;
+CREATE FUNCTION schedule_inner() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF current_setting('gate.deep', true) = 'on' THEN
+        PERFORM schedule_stop(current_setting('gate.number')::integer);
+    END IF;
 END $$;
 CREATE FUNCTION schedule_stop(number integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -88,6 +97,15 @@ ROW_GATE: Final = "".join(
 )
 NO_ROW_GATE: Final = "".join(f"DROP TRIGGER IF EXISTS schedule_row ON {table}; " for table in ROW_GATED)
 
+# By function, the statements in it before which a session may stop: between a look at a group and its lock, between
+# that lock and what it is for. None of them stands where the one before is asked whether it FOUND anything.
+INNER: Final[Mapping[str, tuple[str, ...]]] = {
+    "transport_publish": ("IF wanted = (",),
+    "transport_remove": ("PERFORM FROM transport_groups AS g", "DELETE FROM transport_groups AS g"),
+    "transport_claim": ("PERFORM FROM transport_groups AS g",),
+}
+_INNER_CALL: Final = "PERFORM schedule_inner();\n"
+
 _LOCK = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b")
 _MAIN = re.compile(r"^(SELECT|UPDATE|INSERT|DELETE)\b", re.MULTILINE)
 _CALL = "(SELECT schedule_gate())"
@@ -100,6 +118,13 @@ def triggers(tables: Iterable[str]) -> str:
         "FOR EACH STATEMENT EXECUTE FUNCTION schedule_gate_statement();\n"
         for table in tables
     )
+
+
+def with_inner_gates(name: str, definition: str) -> str:
+    """A function's definition with the stops of `INNER`. Of a mutant's, those that it has left."""
+    for statement in INNER[name]:
+        definition = definition.replace(statement, f"{_INNER_CALL}{statement}")
+    return definition
 
 
 def needs_call(statement: Statement) -> bool:
@@ -148,17 +173,42 @@ def gated(catalogue: Catalogue) -> Catalogue:
 
 
 def touched(statement: Statement, tables: Iterable[str]) -> frozenset[str]:
-    """The tables that a statement names; a deletion also those that hang on its target by a foreign key."""
-    names = set(re.findall(r"\w+", statement.text))
+    """The tables that a statement names, or a function that it calls; a deletion also those that hang on its target by
+    a foreign key."""
+    text = _whole(statement)
+    names = set(re.findall(r"\w+", text))
     found = {table for table in tables if table in names}
-    if "DELETE FROM gen_durable AS" in statement.text:
+    if "DELETE FROM gen_durable AS" in text:
         found |= {"signals", "signal_receipts"}
     return frozenset(found)
 
 
 def only_reads(statement: Statement) -> bool:
     """Whether it neither locks nor changes a row."""
-    return (
-        _LOCK.search(statement.text) is None
-        and re.search(r"\b(UPDATE|INSERT|DELETE)\b", statement.text) is None
-    )
+    text = _whole(statement)
+    return _LOCK.search(text) is None and re.search(r"\b(UPDATE|INSERT|DELETE)\b", text) is None
+
+
+def _whole(statement: Statement) -> str:
+    """Its text with those of the functions that it calls, and that they call."""
+    whole, todo = statement.text, [statement.text]
+    bodies = dict(_functions())
+    while todo:
+        text = todo.pop()
+        for name in [name for name in bodies if re.search(rf"\b{name}\(", text)]:
+            todo.append(bodies.pop(name))
+            whole += todo[-1]
+    return whole
+
+
+@cache
+def _functions() -> tuple[tuple[str, str], ...]:
+    """The engine's functions, by name, as the last migration that has one makes it. A mutant's names the same tables."""
+    found = {}
+    for area in AREAS:
+        for migration in load_migrations(area):
+            for match in re.finditer(
+                r"CREATE (?:OR REPLACE )?FUNCTION (\w+)\(.*?\$\$(.*?)\$\$;", migration.text, re.S
+            ):
+                found[match[1]] = match[2]
+    return tuple(found.items())

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import psycopg
 from psycopg import pq
@@ -29,9 +29,9 @@ from invariants.ledger.pgoutput import Decoder, Row, Transaction
 from invariants.ledger.reader import Stream, create_slot, drop_slot
 from invariants.mutants import Mutant
 from invariants.verdict import Report
-from stress.schedules.actions import Action, World, variant_of
+from stress.schedules.actions import TRACE_MAX, Action, Answer, World, variant_of
 from stress.schedules.controller import Controller, Run, Uncontrolled
-from stress.schedules.gates import FUNCTIONS, NO_ROW_GATE, ROW_GATE, gated, triggers
+from stress.schedules.gates import FUNCTIONS, INNER, NO_ROW_GATE, ROW_GATE, gated, triggers, with_inner_gates
 from stress.schedules.race import PLANNERS, Race
 from stress.schedules.search import Search
 from stress.schedules.session import Link, Session, literal, requests
@@ -114,6 +114,9 @@ class Lab:
             self._control.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
         self._control.execute(FUNCTIONS.encode())
         self._control.execute(triggers(self.tables).encode())
+        for name in INNER:
+            for [definition] in self._control.execute(_FUNCTION, (name,)).fetchall():
+                self._control.execute(with_inner_gates(name, definition).encode())
         self._settings = self._quick_settings()
         self._variant = variant_of(mutant, gated)
         self._controller = Controller(self._control, told=len(self._settings) == len(_QUICK))
@@ -223,7 +226,13 @@ class Lab:
 
     def _tell(self, race: Race, name: str, link: Link) -> None:
         gate = str(link.gate) if race.stops_inside(name) else ""
-        settings = {**self._planner, **race.settings.get(name, {}), "gate.number": gate, "gate.row": ""}
+        settings = {
+            **self._planner,
+            **race.settings.get(name, {}),
+            "gate.number": gate,
+            "gate.row": "",
+            "gate.deep": "on" if name in race.inner and gate else "",
+        }
         told = "".join(f"SET {setting} = '{value}'; " for setting, value in settings.items())
         link.execute(f"{_PLANNER_RESET}{told}DISCARD PLANS".encode())
 
@@ -266,18 +275,19 @@ class Lab:
         started, offset = time.monotonic_ns(), time.time_ns() - time.monotonic_ns()
         if run.keeps_sql:
             prepared = replace(prepared, operation=_kept(prepared.operation, run.setup))
-        kind: Literal["ok", "fail"] = "ok"
-        told: object
         try:
             result = self._keeper.perform(prepared.operation)
         except psycopg.Error as error:
-            kind, told = "fail", describe_error(error)
+            answers = [Answer("fail", describe_error(error))] * len(prepared.values)
         else:
             prepared.absorb(result)
-            told = prepared.report(result)
-        ended, index = time.monotonic_ns(), len(run.operations)
-        recorded = Recorded(process, index, prepared.f, kind, prepared.value, told, started, ended, offset)
-        run.operations.append(recorded)
+            answers = prepared.answers(result)
+        ended = time.monotonic_ns()
+        for value, (kind, told) in zip(prepared.values, answers, strict=True):
+            index = len(run.operations)
+            run.operations.append(
+                Recorded(process, index, prepared.f, kind, value, told, started, ended, offset)
+            )
 
 
 def _kept(operation: Operation[Any], into: list[str]) -> Operation[Any]:
@@ -354,7 +364,9 @@ def _judge(race: Race, run: Run, transactions: Sequence[Transaction]) -> Judged:
     operations = sorted(run.operations, key=lambda one: (one.start_ns, one.process, one.index))
     # What a dead session held is at rest only when its lease has run out.
     at_rest = race.at_rest and run.complete and not any(step.choice.dies for step in run.steps)
-    evidence = Evidence(at_rest=at_rest, deadlocks=run.deadlocks, clock_slack_ms=0.0, exercises=())
+    evidence = Evidence(
+        at_rest=at_rest, deadlocks=run.deadlocks, clock_slack_ms=0.0, exercises=(), trace_max=TRACE_MAX
+    )
     summary = LedgerSummary(len(transactions), 0, complete=True)
     return Judged(run, judge(lambda: transactions, operations, evidence, summary), _left(transactions))
 
@@ -374,11 +386,12 @@ def _left(transactions: Sequence[Transaction]) -> str:
                 rows[key] = [
                     str(value)
                     for name, value in zip(relation.columns, row, strict=True)
-                    if not name.endswith(("_at", "_deadline", "_refill", "counted", "idle_since"))
+                    if not name.endswith(("_at", "_deadline", "_refill", "counted", "idle_since", "_expiry"))
                 ]
     return str(sorted(rows.items(), key=str))
 
 
+_FUNCTION: Final = "SELECT pg_get_functiondef(p.oid) FROM pg_proc AS p WHERE p.proname = %s"
 _TABLES: Final = """
 SELECT c.relname FROM pg_class AS c INNER JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = 'public' AND c.relkind = 'r' AND c.relname NOT LIKE 'pgreferee%' ORDER BY 1

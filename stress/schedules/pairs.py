@@ -234,21 +234,27 @@ def quiet(pair: Pair) -> str | None:
     return None
 
 
+def named(pair: Pair) -> tuple[str, str, str]:
+    """The names of a pair's race and of its two sessions."""
+    first, second = pair[0].replace(" ", "-"), pair[1].replace(" ", "-")
+    sessions = (f"{first}-1", f"{second}-2") if first == second else (first, second)
+    return f"pair:{first}+{second}", *sessions
+
+
 def _race(one: Operation, other: Operation) -> Race:
     pair = (one.name, other.name)
     state = MEET.get(pair)
     if state is None:
         common = [state for state in one.states if state in other.states]
         state = (*common, *one.states, *other.states, "runnable")[0]
-    first, second = one.name.replace(" ", "-"), other.name.replace(" ", "-")
-    names = (f"{first}-1", f"{second}-2") if first == second else (first, second)
+    name, first, second = named(pair)
     return Race(
-        name=f"pair:{first}+{second}",
+        name=name,
         summary=f"{one.name} meets {other.name}; the row is {state} at first",
         setup=STATES[state],
         sessions={
-            names[0]: (*BEFORE.get(pair, ()), *one.build("1", state)),
-            names[1]: other.build("2", state),
+            first: (*BEFORE.get(pair, ()), *one.build("1", state)),
+            second: other.build("2", state),
         },
         limits=TWO_SLOTS if state == "both freed" else LIMITS,
         contends=quiet(pair) is None,

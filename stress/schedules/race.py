@@ -39,6 +39,7 @@ class Race:
     the planner's. `row_gates`: by session, the label of the row, or the identity, key or name, before which it stops a
     second time inside of its statements. `stops`: the sessions that stop inside of statements and before the commit of
     a statement by itself; None: all. The others take a statement whole, which keeps a race of many sessions small.
+    `inner`: the sessions that stop between the statements of a function, too.
     `contends`: that some schedule must block a session or change an answer. `covers`: the pairs of operations that it
     decides, for the table in docs/races.md.
     """
@@ -54,12 +55,13 @@ class Race:
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     row_gates: Mapping[str, str] = field(default_factory=dict)
     stops: tuple[str, ...] | None = None
+    inner: tuple[str, ...] = ()
     contends: bool = True
     covers: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         assert 1 <= len(self.sessions) <= MAX_SESSIONS, self.name
-        named = set(self.row_gates) | set(self.settings) | set(self.stops or ())
+        named = set(self.row_gates) | set(self.settings) | set(self.stops or ()) | set(self.inner)
         assert named <= set(self.sessions), self.name
 
     def stops_inside(self, session: str) -> bool:

@@ -63,6 +63,7 @@ def reduced(race: Race, actions: dict[str, tuple[int, ...]]) -> Race:
         sessions=sessions,
         settings={name: value for name, value in race.settings.items() if name in sessions},
         row_gates={name: value for name, value in race.row_gates.items() if name in sessions},
+        inner=tuple(name for name in race.inner if name in sessions),
         stops=None if race.stops is None else tuple(name for name in race.stops if name in sessions),
     )
 

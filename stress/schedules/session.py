@@ -29,7 +29,7 @@ from engine.operation import Begin, Call, Operation, Request, T
 from engine.sessions import describe_error
 from engine.statements import Statement
 from invariants.history.operations import Operation as Recorded
-from stress.schedules.actions import Action, World
+from stress.schedules.actions import Action, Answer, World
 from stress.schedules.gates import NOTICE, only_reads, touched
 from stress.schedules.search import Effect
 
@@ -37,9 +37,9 @@ SessionState = Literal["ready", "gate", "running", "blocked", "finished", "dead"
 
 BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 DEADLOCK: Final = "40P01"
-# Statements of no table are sent with the next one that has some; a limit on waiting is lifted, for a session that
-# the controller lets wait has not waited in the sense of that limit.
-LIFTED: Final = "picker/flush_patience"
+# Statements of no table are sent with the next one that has some; a limit on waiting, or on idling, is lifted, for a
+# session that the controller lets wait has not waited in the sense of that limit.
+LIFTED: Final = ("picker/flush_patience", "relay/patience")
 
 # Of `log_lock_waits`: the server's word that a statement waits, after it has looked for a deadlock.
 STILL_WAITING: Final = " still waiting for "
@@ -346,32 +346,35 @@ class Session:
             self._index += 1
             now = time.monotonic_ns()
             self._record(Recorded(self.name, self._index, "step", "ok", step, {}, now, now))
-        self._index += 1
-        index, started, offset = self._index, time.monotonic_ns(), time.time_ns() - time.monotonic_ns()
-        value, f = prepared.value, prepared.f
+        first, values = self._index + 1, prepared.values
+        self._index += len(values)
+        started, offset, f = time.monotonic_ns(), time.time_ns() - time.monotonic_ns(), prepared.f
 
-        def told(kind: Literal["ok", "fail", "info"], result: object) -> None:
-            end = None if kind == "info" else time.monotonic_ns()
-            self._record(Recorded(self.name, index, f, kind, value, result, started, end, offset))
+        def told(answers: Sequence[Answer]) -> None:
+            now = time.monotonic_ns()
+            for place, (value, (kind, result)) in enumerate(zip(values, answers, strict=True)):
+                end = None if kind == "info" else now
+                self._record(Recorded(self.name, first + place, f, kind, value, result, started, end, offset))
             self._open = lambda: None
 
         def program() -> Program:
             try:
                 result = yield from requests(prepared.operation)
             except psycopg.Error as error:
-                told("fail", describe_error(error))
+                told([Answer("fail", describe_error(error))] * len(values))
                 self.error = f"{action.name}: {type(error).__name__}"
                 self.answers.append(self.error)
                 self.lines.append(f"the caller gets {type(error).__name__}")
                 return
             prepared.absorb(result)
-            answer = prepared.report(result)
-            told("ok", answer)
-            self.answers.append(f"{action.name}: {_told(answer)}")
-            self.lines.append(f"answers {_told(answer)}")
+            answers = prepared.answers(result)
+            told(answers)
+            text = "; ".join(_told(answer.told) for answer in answers)
+            self.answers.append(f"{action.name}: {text}")
+            self.lines.append(f"answers {text}")
 
         self.action = action.name
-        self._open = lambda: told("info", None)
+        self._open = lambda: told([Answer("info", None)] * len(values))
         self._program = program()
         self._advance(next)
 
@@ -383,7 +386,7 @@ class Session:
             while True:
                 if isinstance(pending, Begin):
                     self._begin = True
-                elif isinstance(pending, Call) and pending.statement.name == LIFTED:
+                elif isinstance(pending, Call) and pending.statement.name in LIFTED:
                     pass
                 else:
                     break

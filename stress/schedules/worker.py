@@ -23,6 +23,7 @@ from stress.schedules.pairs import PAIRS
 from stress.schedules.race import PLANNERS, Race
 from stress.schedules.races import ALL
 from stress.schedules.record import Schedule, reduced, written
+from stress.schedules.stored_pairs import STORED_PAIRS
 from stress.schedules.search import Choice, Diverged, Exhaustive, Fixed, Search, interleavings
 from stress.schedules.shrink import Candidate, Failing, shrink
 
@@ -41,7 +42,7 @@ MAX_SHRINK_S: Final = 6.0
 @cache
 def races() -> dict[str, Race]:
     """Every race, the written ones and the pairs."""
-    return {**ALL, **{race.name: race for race in PAIRS}}
+    return {**ALL, **{race.name: race for race in (*PAIRS, *STORED_PAIRS)}}
 
 
 @dataclass(slots=True)
@@ -191,7 +192,8 @@ class Worker:
         found.rows = story.table(steps, found.sessions)
         found.reasons = story.reasons(steps)
         found.steps = len(found.rows)
-        if found.confirmed:
+        # The tester's sessions have no stops inside of functions.
+        if found.confirmed and not race.inner:
             schema = (*self._lab.schema, *([f"{ROW_GATE};"] if race.row_gates else []))
             found.spec = isolation_spec(
                 found.schedule, schema, last.run.setup, last.run.steps, PLANNERS[task.planner]

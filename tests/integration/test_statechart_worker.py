@@ -21,7 +21,7 @@ from engine.transport import AsyncPostgresTransport
 from stress.scenarios.charts import CHARTS, HUB, PARCEL
 from tests.fixtures.node import Notes
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 EAGER = Polling(min_interval_ms=2.0, max_interval_ms=10.0)
 
 

@@ -499,11 +499,54 @@ def test_a_commit_cancelled_while_it_waits_for_a_lock_frees_its_connection(
     asyncio.run(main())
 
 
-# ------------------------------------------------------------------------------------------- servers and settings
+class Interruption(BaseException):
+    """An order to stop that is not Python's own, such as a killed greenlet's."""
+
+
+@pytest.mark.parametrize("effects_too", [False, True])
+def test_a_call_that_is_interrupted_while_it_waits_leaves_no_answer_to_the_next_question(
+    database: str, observer: psycopg.Connection[Any], effects_too: bool
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    def interrupt_when_it_waits() -> None:
+        blocked = "SELECT 1 FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+        deadline = time.monotonic() + TIMEOUT_S
+        while observer.execute(blocked).fetchone() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with PostgresStore.from_dsn(database, name=NAME) as store, psycopg.connect(database) as rival:
+            first, second = execution("first"), execution("second")
+            store.commit_many([Commit(execution=first), Commit(execution=second)])
+            commit = full(first, "m") if effects_too else Commit(execution=first)
+            rival.execute("SELECT FROM executions FOR UPDATE")
+            with ThreadPoolExecutor(1) as pool:
+                interrupting = pool.submit(interrupt_when_it_waits)
+                with pytest.raises(Interruption):
+                    do(store, commit)
+                interrupting.result(TIMEOUT_S)
+            rival.rollback()
+            assert first.version == 1
+            for one in (second, first):
+                found = store.load(one.id)
+                assert found is not None
+                assert found.id == one.id
+            store.save(second)
+            assert second.version == 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @all_drivers
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+# ------------------------------------------------------------------------------------------- servers and settings
+
+
 def test_another_default_isolation_level_leaks_no_serialisation_failure(
     database: str, observer: psycopg.Connection[Any], opened: Opener, isolation: str
 ) -> None:

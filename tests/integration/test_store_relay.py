@@ -15,6 +15,7 @@ from engine.store import AsyncPostgresStore, Emit, Event, Execution, PostgresSto
 from engine.transport import AsyncPostgresTransport, PostgresTransport
 from engine.values import MAX_JSON_DEPTH
 from tests.fixtures.courier import Courier
+from tests.fixtures.node import Notes
 
 
 class Dead(BaseException):
@@ -161,6 +162,41 @@ def test_a_relay_that_comes_late_with_what_it_read_repeats_but_does_not_overtake
         StoreRelay(store, Overtaken()).deliver()
     assert first_deliveries(courier) == ["e1", "e2", "e3"]
     assert len(courier.delivered()) == 5
+
+
+@pytest.mark.parametrize("batch", [1, 2, 10])
+def test_what_is_emitted_to_a_child_waits_until_the_child_is_made(courier: Courier, batch: int) -> None:
+    parent = Execution(id="parent", definition_id="d")
+    spawns = [Spawn(child, "r", {}) for child in ("c1", "c2")]
+    commit(courier, parent, spawns=spawns, emits=[Emit("c2", Event(id="e1", kind="k"))])
+    with relaying(courier, batch=batch) as relay:
+        delivered = [relay.deliver()]
+        while relay.spawn():
+            delivered.append(relay.deliver())
+        assert delivered == [0] * (len(delivered) - 1) + [1]
+    assert first_deliveries(courier, "c2") == ["start:c2", "e1"]
+
+
+def test_an_observer_is_told_what_a_relay_takes_on_and_what_became_of_it(courier: Courier) -> None:
+    notes = Notes()
+    timers = [TimerOp("schedule", "p", 1.0)]
+    parent = Execution(id="parent", definition_id="d")
+    commit(courier, parent, spawns=[Spawn("c", "r", {})], emits=emits("e1"), timers=timers)
+    with relaying(courier, observer=notes) as relay:
+        for _ in range(2):  # the second time there is nothing to tell
+            relay.deliver()
+            relay.spawn()
+            relay.sweep(5.0)
+    assert notes.operations == [
+        ("relay.deliver", {"seqs": [1]}),
+        ("relay.spawn", {"seqs": [1]}),
+        ("relay.timers", {}),
+    ]
+    assert notes.completions == [
+        ("ok", "relay.deliver", {"seqs": [1]}),
+        ("ok", "relay.spawn", {"seqs": [1]}),
+        ("ok", "relay.timers", {"fired": [["parent", "p", 1.0]]}),
+    ]
 
 
 def test_an_event_for_nobody_goes_to_the_handler_or_nowhere(courier: Courier) -> None:
