@@ -2,8 +2,8 @@
 -- 16. Returns the seqs handed over, null where there were none.
 -- One statement, one transaction: a row is in the outbox or in the transport, never in both or in neither, whatever
 -- dies. No process holds a lane between two round trips.
--- Index: outbox_lane, to find busy lanes and for their first rows; spawns_child; the primary key of outbox. OFFSET 0 and
--- ANY keep each of these a probe: as a join it may be one with all spawns and the whole lane, for the first few rows.
+-- Index: outbox_lane, to find busy lanes and for their first rows; spawns_child; the primary key of outbox. Each is a
+-- probe, by OFFSET 0 and ANY: a join may be one with all spawns and the whole lane, for the first few rows.
 -- Race 1: two relays. A lane's rows go in the order of their seqs only if one relay at a time takes from it; SKIP
 -- LOCKED would give the second relay the later rows of a target first. The lane's lock is only ever tried.
 -- Race 2: this snapshot is older than what the lane's former holder has committed. The rows it took are gone when they
