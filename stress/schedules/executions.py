@@ -13,7 +13,17 @@ from typing import Any, Final
 
 from engine.operation import Operation
 from engine.relay.handover import Fired, Spawned
-from engine.store.execution import Commit, Emit, Event, Execution, ExecutionSummary, Page, Spawn, StoreConflict, TimerOp
+from engine.store.execution import (
+    Commit,
+    Emit,
+    Event,
+    Execution,
+    ExecutionSummary,
+    Page,
+    Spawn,
+    StoreConflict,
+    TimerOp,
+)
 from engine.store.operations import Answer as Refusal
 from engine.transport.queue import Publication
 from stress.schedules.actions import Action, Answer, Prepared, World
@@ -45,9 +55,7 @@ def commit(*executions: str, many: bool = False, **effects: Any) -> Action:
             "store.commit",
             None,
             store.commit_many(commits) if together else _answered(store.commit(commits[0])),
-            lambda refusals: [
-                _told(one, refusal) for one, refusal in zip(commits, refusals, strict=True)
-            ],
+            lambda refusals: [_told(one, refusal) for one, refusal in zip(commits, refusals, strict=True)],
             batch=tuple(described(one) for one in commits),
         )
 
@@ -112,7 +120,11 @@ def load(of: str) -> Action:
 
     def prepare(world: World, process: str) -> Prepared:
         return Prepared(
-            "store.load", {"execution": of}, world.variant.store.load(of), _version, _keeps(world, process, of)
+            "store.load",
+            {"execution": of},
+            world.variant.store.load(of),
+            _version,
+            _keeps(world, process, of),
         )
 
     return Action(f"load {of}", prepare)

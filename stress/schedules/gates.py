@@ -10,9 +10,9 @@ Rules:
    that it has come there, and an advisory lock that the controller holds keeps it until it is let through.
 3. A gate is two locks, which a session meets in turn: while one is opened and closed again behind it, it may be at the
    next stop of its statement already. The NOTICE says at which lock it is.
-4. A row gate stops it once more, before it writes the row (by id, identity, key, name or target) that its setting `gate.row`
-   names: between two rows of one statement. It is a row trigger, which changes when a row is locked, so only races that
-   ask for it have it.
+4. A row gate stops it once more, before it writes the row (by id, identity, key, name or target) that its setting
+   `gate.row` names: between two rows of one statement. It is a row trigger, which changes when a row is locked, so only
+   races that ask for it have it.
 5. A function of several statements has a snapshot for each. A session whose setting `gate.deep` is on stops in front
    of those of `INNER` as well, also more than once in a call; only races that ask for it have that.
 6. Gates exist in databases of the harness only.
@@ -177,8 +177,8 @@ def gated(catalogue: Catalogue) -> Catalogue:
 
 
 def touched(statement: Statement, tables: Iterable[str]) -> frozenset[str]:
-    """The tables that a statement names, or a function that it calls, and `CLOCK`; a deletion also those that hang on its target by
-    a foreign key."""
+    """The tables that a statement names, or a function that it calls, and `CLOCK`; a deletion also those that hang on its
+    target by a foreign key."""
     text = _whole(statement)
     names = set(re.findall(r"\w+", text))
     found = {table for table in tables if table in names}
@@ -220,12 +220,12 @@ def _with_functions(whole: str) -> str:
 
 @cache
 def _functions() -> tuple[tuple[str, str], ...]:
-    """The engine's functions, by name, as the last migration that has one makes it. A mutant's names the same tables."""
+    """The engine's functions by name, as the last migration that has one makes it. A mutant's name the same tables."""
     found = {}
     for area in AREAS:
         for migration in load_migrations(area):
             for match in re.finditer(
-                r"CREATE (?:OR REPLACE )?FUNCTION (\w+)\(.*?\$\$(.*?)\$\$;", migration.text, re.S
+                r"CREATE (?:OR REPLACE )?FUNCTION (\w+)\(.*?\$\$(.*?)\$\$;", migration.text, re.DOTALL
             ):
                 found[match[1]] = match[2]
     return tuple(found.items())

@@ -364,7 +364,9 @@ def _judge(race: Race, run: Run, transactions: Sequence[Transaction]) -> Judged:
     operations = sorted(run.operations, key=lambda one: (one.start_ns, one.process, one.index))
     # What a dead session held is at rest only when its lease has run out.
     at_rest = race.at_rest and run.complete and not any(step.choice.dies for step in run.steps)
-    evidence = Evidence(at_rest=at_rest, deadlocks=run.deadlocks, clock_slack_ms=0.0, exercises=(), trace_max=TRACE_MAX)
+    evidence = Evidence(
+        at_rest=at_rest, deadlocks=run.deadlocks, clock_slack_ms=0.0, exercises=(), trace_max=TRACE_MAX
+    )
     summary = LedgerSummary(len(transactions), 0, complete=True)
     return Judged(run, judge(lambda: transactions, operations, evidence, summary), _left(transactions))
 

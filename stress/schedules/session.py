@@ -356,9 +356,7 @@ class Session:
             now = time.monotonic_ns()
             for place, (value, (kind, result)) in enumerate(zip(values, answers, strict=True)):
                 end = None if kind == "info" else now
-                self._record(
-                    Recorded(self.name, first + place, f, kind, value, result, started, end, offset)
-                )
+                self._record(Recorded(self.name, first + place, f, kind, value, result, started, end, offset))
             self._open = lambda: None
 
         def program() -> Program:

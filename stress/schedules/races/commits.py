@@ -1,6 +1,13 @@
 """Versions, first saves, traces, markers and listings of the store (docs/findings.md, "The store")."""
 
-from stress.schedules.executions import append_trace, ask_processed, commit, list_executions, load, load_for_event
+from stress.schedules.executions import (
+    append_trace,
+    ask_processed,
+    commit,
+    list_executions,
+    load,
+    load_for_event,
+)
 from stress.schedules.race import Race
 
 RACES = (
@@ -15,7 +22,11 @@ RACES = (
         },
         stops=("state", "effects"),
         invariants=("cas-chain", "conflict-typed", "commit-atomic"),
-        covers=(("commit state", "commit complex"), ("commit state", "commit many"), ("commit complex", "commit many")),
+        covers=(
+            ("commit state", "commit complex"),
+            ("commit state", "commit many"),
+            ("commit complex", "commit many"),
+        ),
     ),
     Race(
         name="first-save-twice",

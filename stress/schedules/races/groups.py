@@ -40,7 +40,11 @@ RACES = (
         stops=("one", "urgent"),
         inner=("one",),
         invariants=("group-exclusive", "group-fifo"),
-        covers=(("claim group", "claim groups"), ("claim groups", "set priority"), ("claim group", "set priority")),
+        covers=(
+            ("claim group", "claim groups"),
+            ("claim groups", "set priority"),
+            ("claim group", "set priority"),
+        ),
     ),
     Race(
         name="taken-over",
@@ -69,7 +73,12 @@ RACES = (
     Race(
         name="head-acked-while-claimed",
         summary="between a claim's look at a lapsed group and its lock, its old holder acknowledges the head",
-        setup=(publish("g"), publish("h", priority=1), publish("h"), claim("c", lease_s=LAPSED_S, min_priority=1)),
+        setup=(
+            publish("g"),
+            publish("h", priority=1),
+            publish("h"),
+            claim("c", lease_s=LAPSED_S, min_priority=1),
+        ),
         sessions={"claimer": (claim("d", limit=2),), "old": (ack("c"),)},
         inner=("claimer",),
         invariants=("group-fifo", "group-exclusive"),
