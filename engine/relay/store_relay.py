@@ -13,6 +13,8 @@ Rules:
 4. A timer's event has an id that follows from the execution, the path and `fire_at`: two relays that both fire it are
    one event. A commit that cancels the timer between the reading and the publishing comes too late here, and one that
    arms it anew for the same instant may lose it; `engine.relay.handover` has neither hole.
+5. A delivery makes the children that wait, between its reading and its publishing: a fork that was committed with an
+   emit that was read is in the later reading, so a child is there before what was emitted to it.
 
 Do not run it beside `AsyncTimerSweeper`, whose events have other ids.
 """
@@ -27,6 +29,8 @@ from engine.store.execution import Event, Execution, StoreConflict
 
 # Rows of one reading.
 BATCH = 100
+# Pages of spawns that one delivery makes at most.
+PAGES = 100
 
 T = TypeVar("T")
 # What a relay does, written once: it yields calls of the store or the transport and is sent their answers.
@@ -65,10 +69,13 @@ def timer_event(execution_id: str, path: str, fire_at: float) -> Event:
 def delivering(
     store: Store, transport: Transport, limit: int, on_broadcast: Callable[[Event], object] | None
 ) -> Steps[int]:
-    """Deliver up to `limit` outbox rows. Returns how many."""
+    """Deliver up to `limit` outbox rows, to targets that are there. Returns how many."""
     rows = yield lambda: store.pending_outbox(limit=limit)
     targeted = [(target, event) for _, target, event in rows if target is not None]
     if targeted:
+        for _ in range(PAGES):
+            if not (yield from spawning(store, transport, limit)):
+                break
         yield lambda: transport.publish_many(targeted)
     for seq, target, event in rows:
         if target is None and on_broadcast is not None:

@@ -177,8 +177,8 @@ def gated(catalogue: Catalogue) -> Catalogue:
 
 
 def touched(statement: Statement, tables: Iterable[str]) -> frozenset[str]:
-    """The tables that a statement names, or a function that it calls, and `CLOCK`; a deletion also those that hang on its
-    target by a foreign key."""
+    """The tables that a statement names, or a function that it calls, and `CLOCK`; a deletion also those that hang on
+    its target by a foreign key."""
     text = _whole(statement)
     names = set(re.findall(r"\w+", text))
     found = {table for table in tables if table in names}

@@ -57,7 +57,7 @@ def first_deliveries(courier: Courier, group_id: str | None = None) -> list[str]
     return list(dict.fromkeys(courier.delivered(group_id)))
 
 
-@pytest.mark.parametrize("dies_at", range(6))
+@pytest.mark.parametrize("dies_at", range(7))
 def test_a_relay_that_dies_before_any_call_loses_nothing_and_keeps_the_order(
     courier: Courier, dies_at: int
 ) -> None:
@@ -72,6 +72,15 @@ def test_a_relay_that_dies_before_any_call_loses_nothing_and_keeps_the_order(
         assert relay.deliver() == 0
     assert first_deliveries(courier) == ["e1", "e2", "e3"]
     assert courier.outbox() == []
+
+
+def test_a_delivery_makes_the_children_that_it_has_events_for(courier: Courier) -> None:
+    told = [Emit("c", Event(id="e1", kind="k"))]
+    commit(courier, Execution(id="parent", definition_id="d"), spawns=[Spawn("c", "r", {})], emits=told)
+    with relaying(courier) as relay:
+        assert relay.deliver() == 1
+    assert courier.delivered("c") == ["start:c", "e1"]
+    assert courier.rows("SELECT id FROM executions WHERE parent_id = 'parent'") == [("c",)]
 
 
 @pytest.mark.parametrize("dies_at", range(9))
@@ -165,7 +174,7 @@ def test_the_asynchronous_relay_does_the_same(courier: Courier) -> None:
                 "timers": [TimerOp("schedule", "p", 1.0)],
             }
             await store.commit(parent, emits=[*emits("e1"), Emit(None, Event(id="e2", kind="k"))], **effects)
-            done = [await relay.deliver(), await relay.spawn(), await relay.spawn(), await relay.sweep(5.0)]
+            done = [await relay.spawn(), await relay.spawn(), await relay.deliver(), await relay.sweep(5.0)]
             child = await store.load("c")
             assert child is not None
             # A child that is there already is started again, under the same event.
@@ -177,5 +186,5 @@ def test_the_asynchronous_relay_does_the_same(courier: Courier) -> None:
         assert heard == ["e2"]
         return done
 
-    assert asyncio.run(relay_all()) == [2, 1, 0, 1, 1]
-    assert courier.delivered() == ["e1", "start:c", "timer:parent:p:1.0", "start:c"]
+    assert asyncio.run(relay_all()) == [1, 0, 2, 1, 1]
+    assert courier.delivered() == ["start:c", "e1", "timer:parent:p:1.0", "start:c"]
