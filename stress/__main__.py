@@ -27,7 +27,11 @@ def stress() -> None:
 
 @stress.command("run")
 @click.option(
-    "--pg", default="embedded", show_default=True, help="embedded, 13 to 18, system:N, container:N, dsn:..."
+    "--pg",
+    multiple=True,
+    default=("embedded",),
+    show_default="embedded",
+    help="embedded, 13 to 18, system:N, container:N, dsn:...; several times: shards of a store.",
 )
 @click.option("--seconds", default=20.0, show_default=True, help="How long the load lasts.")
 @click.option("--nodes", default=4, show_default=True, help="How many node processes race.")
@@ -44,7 +48,7 @@ def stress() -> None:
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
 def run_command(
-    pg: str,
+    pg: tuple[str, ...],
     seconds: float,
     nodes: int,
     seed: int | None,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from engine.operation import Operation, call
+from engine.relay import AsyncStoreRelay
 from engine.relay.handover import Fired, Handover
 from engine.statements import Catalogue, Statement
 from invariants.mutants.mutant import Mutant
@@ -86,3 +90,27 @@ def handover_of(mutant: Mutant | None) -> Handover:
     }
     kind = next((kinds[step] for step in mutant.protocol if step in kinds), Handover)
     return kind(mutant.apply(Catalogue.load()))
+
+
+class _AcksAtReading:
+    """A store whose outbox rows are gone when they have been read."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def pending_outbox(self, limit: int) -> Any:
+        """As the store's, acknowledged first."""
+        rows = await self._store.pending_outbox(limit=limit)
+        for seq, _, _ in rows:
+            await self._store.ack_outbox(seq)
+        return rows
+
+
+def across_of(mutant: Mutant) -> Callable[..., AsyncStoreRelay]:
+    """The relay between databases that this mutant has broken."""
+    if "acks-first" not in mutant.protocol:
+        return AsyncStoreRelay
+    return lambda store, transport, **options: AsyncStoreRelay(_AcksAtReading(store), transport, **options)

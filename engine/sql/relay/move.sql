@@ -2,7 +2,8 @@
 -- 16. Returns the seqs handed over, null where there were none.
 -- One statement, one transaction: a row is in the outbox or in the transport, never in both or in neither, whatever
 -- dies. No process holds a lane between two round trips.
--- Index: outbox_lane, to find busy lanes and for their first rows; spawns_child; the primary key of outbox.
+-- Index: outbox_lane, to find busy lanes and for their first rows; spawns_child; the primary key of outbox. Each is a
+-- probe, by OFFSET 0 and ANY: a join may be one with all spawns and the whole lane, for the first few rows.
 -- Race 1: two relays. A lane's rows go in the order of their seqs only if one relay at a time takes from it; SKIP
 -- LOCKED would give the second relay the later rows of a target first. The lane's lock is only ever tried.
 -- Race 2: this snapshot is older than what the lane's former holder has committed. The rows it took are gone when they
@@ -12,7 +13,7 @@
 WITH busy AS MATERIALIZED (
     SELECT n.lane
     FROM generate_series(0, 15) AS n (lane)
-    WHERE EXISTS (SELECT FROM outbox AS o WHERE hashtext(o.target_id) & 15 = n.lane)
+    WHERE EXISTS (SELECT FROM outbox AS o WHERE hashtext(o.target_id) & 15 = n.lane OFFSET 0)
     ORDER BY (n.lane - $3::integer) & 15
 ),
 
@@ -30,15 +31,15 @@ due AS MATERIALIZED (
         FROM outbox AS o
         WHERE
             hashtext(o.target_id) & 15 = h.lane
-            AND NOT EXISTS (SELECT FROM spawns AS s WHERE s.child_id = o.target_id)
-        ORDER BY o.seq
+            AND NOT EXISTS (SELECT FROM spawns AS s WHERE s.child_id = o.target_id OFFSET 0)
+        ORDER BY hashtext(o.target_id) & 15, o.seq
         LIMIT $2::bigint
     ) AS p
 ),
 
 moved AS (
-    DELETE FROM outbox AS o USING due AS d
-    WHERE o.seq = d.seq
+    DELETE FROM outbox AS o
+    WHERE o.seq = ANY (array(SELECT d.seq FROM due AS d))
     RETURNING o.seq, o.target_id, o.event
 ),
 
