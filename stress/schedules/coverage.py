@@ -134,7 +134,8 @@ _HEAD: Final = """# Races
 
 What `python -m stress explore` decides, written by `python -m stress.schedules.coverage`; do not edit. A race is a
 small file in `stress/schedules/races/`, or a pair of operations from the tables in `stress/schedules/pairs.py` (the
-picker's) and `stress/schedules/stored_pairs.py` (those of store, relay and transport). Every schedule of a race is judged by all invariants; those named here must have had something to decide.
+picker's) and `stress/schedules/stored_pairs.py` (those of store, relay and transport). Every schedule of a race is
+judged by all invariants; those named here must have had something to decide.
 """
 
 

@@ -10,9 +10,9 @@ Rules:
    that it has come there, and an advisory lock that the controller holds keeps it until it is let through.
 3. A gate is two locks, which a session meets in turn: while one is opened and closed again behind it, it may be at the
    next stop of its statement already. The NOTICE says at which lock it is.
-4. A row gate stops it once more, before it writes the row (by id, identity, key or name) that its setting `gate.row`
-   names: between two rows of one statement. It is a row trigger, which changes when a row is locked, so only races that
-   ask for it have it.
+4. A row gate stops it once more, before it writes the row (by id, identity, key, name or target) that its setting
+   `gate.row` names: between two rows of one statement. It is a row trigger, which changes when a row is locked, so only
+   races that ask for it have it.
 5. A function of several statements has a snapshot for each. A session whose setting `gate.deep` is on stops in front
    of those of `INNER` as well, also more than once in a call; only races that ask for it have that.
 6. Gates exist in databases of the harness only.
@@ -82,14 +82,15 @@ CREATE FUNCTION schedule_gate_row() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     met jsonb := CASE WHEN TG_OP = 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END;
 BEGIN
-    IF current_setting('gate.row', true) IN (met ->> 'id', met ->> 'correlation_key', met ->> 'key', met ->> 'name')
-    THEN
+    IF current_setting('gate.row', true) IN (
+        met ->> 'id', met ->> 'correlation_key', met ->> 'key', met ->> 'name', met ->> 'target_id'
+    ) THEN
         PERFORM schedule_stop(current_setting('gate.number')::integer);
     END IF;
     RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
 END $$;
 """
-ROW_GATED: Final = ("gen_durable", "gen_durable_buckets", "gen_durable_bucket_configs")
+ROW_GATED: Final = ("gen_durable", "gen_durable_buckets", "gen_durable_bucket_configs", "outbox")
 ROW_GATE: Final = "".join(
     f"CREATE TRIGGER schedule_row BEFORE INSERT OR UPDATE OR DELETE ON {table} "
     "FOR EACH ROW EXECUTE FUNCTION schedule_gate_row(); "
@@ -104,6 +105,9 @@ INNER: Final[Mapping[str, tuple[str, ...]]] = {
     "transport_remove": ("PERFORM FROM transport_groups AS g", "DELETE FROM transport_groups AS g"),
     "transport_claim": ("PERFORM FROM transport_groups AS g",),
 }
+# What stands among the tables for the time of day: leases are compared with it and written from it, so the order of
+# two looks at it matters as that of two changes does.
+CLOCK: Final = "clock"
 _INNER_CALL: Final = "PERFORM schedule_inner();\n"
 
 _LOCK = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b")
@@ -173,14 +177,22 @@ def gated(catalogue: Catalogue) -> Catalogue:
 
 
 def touched(statement: Statement, tables: Iterable[str]) -> frozenset[str]:
-    """The tables that a statement names, or a function that it calls; a deletion also those that hang on its target by
-    a foreign key."""
+    """The tables that a statement names, or a function that it calls, and `CLOCK`; a deletion also those that hang on
+    its target by a foreign key."""
     text = _whole(statement)
     names = set(re.findall(r"\w+", text))
     found = {table for table in tables if table in names}
     if "DELETE FROM gen_durable AS" in text:
         found |= {"signals", "signal_receipts"}
+    if "transport_clock" in names:
+        found.add(CLOCK)
     return frozenset(found)
+
+
+def calls_function(statement: Statement) -> bool:
+    """Whether it calls a function of the engine's that works on tables: the gate of its first change comes when other
+    statements of that function have locked rows."""
+    return _whole(statement) != statement.text
 
 
 def only_reads(statement: Statement) -> bool:
@@ -190,8 +202,13 @@ def only_reads(statement: Statement) -> bool:
 
 
 def _whole(statement: Statement) -> str:
-    """Its text with those of the functions that it calls, and that they call."""
-    whole, todo = statement.text, [statement.text]
+    return _with_functions(statement.text)
+
+
+@cache
+def _with_functions(whole: str) -> str:
+    """A statement's text with those of the functions that it calls, and that they call."""
+    todo = [whole]
     bodies = dict(_functions())
     while todo:
         text = todo.pop()
@@ -203,12 +220,12 @@ def _whole(statement: Statement) -> str:
 
 @cache
 def _functions() -> tuple[tuple[str, str], ...]:
-    """The engine's functions, by name, as the last migration that has one makes it. A mutant's names the same tables."""
+    """The engine's functions by name, as the last migration that has one makes it. A mutant's name the same tables."""
     found = {}
     for area in AREAS:
         for migration in load_migrations(area):
             for match in re.finditer(
-                r"CREATE (?:OR REPLACE )?FUNCTION (\w+)\(.*?\$\$(.*?)\$\$;", migration.text, re.S
+                r"CREATE (?:OR REPLACE )?FUNCTION (\w+)\(.*?\$\$(.*?)\$\$;", migration.text, re.DOTALL
             ):
                 found[match[1]] = match[2]
     return tuple(found.items())

@@ -35,13 +35,13 @@ class Race:
 
     `setup` runs first, alone; `finish` last, alone, when every session has ended or died. `invariants`: those that at
     least one schedule must have been subject to; every other one is judged too. `at_rest`: where no session died,
-    nothing is left to do after `finish`, and what is only true then is judged. `settings`: of single sessions, beside
-    the planner's. `row_gates`: by session, the label of the row, or the identity, key or name, before which it stops a
-    second time inside of its statements. `stops`: the sessions that stop inside of statements and before the commit of
-    a statement by itself; None: all. The others take a statement whole, which keeps a race of many sessions small.
-    `inner`: the sessions that stop between the statements of a function, too.
-    `contends`: that some schedule must block a session or change an answer. `covers`: the pairs of operations that it
-    decides, for the table in docs/races.md.
+    nothing is left to do after `finish`, also without some of its actions, and what is only true then is judged.
+    `settings`: of single sessions, beside the planner's. `row_gates`: by session, the label of the row, or the
+    identity, key, name or target, before which it stops a second time inside of its statements. `stops`: the sessions
+    that stop inside of statements and before the commit of a statement by itself; None: all. The others take a
+    statement whole, which keeps a race of many sessions small. `inner`: the sessions that stop between the statements
+    of a function, too. `contends`: that some schedule must block a session or change an answer. `covers`: the pairs of
+    operations that it decides, for the table in docs/races.md.
     """
 
     name: str

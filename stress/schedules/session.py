@@ -30,7 +30,7 @@ from engine.sessions import describe_error
 from engine.statements import Statement
 from invariants.history.operations import Operation as Recorded
 from stress.schedules.actions import Action, Answer, World
-from stress.schedules.gates import NOTICE, only_reads, touched
+from stress.schedules.gates import NOTICE, calls_function, only_reads, touched
 from stress.schedules.search import Effect
 
 SessionState = Literal["ready", "gate", "running", "blocked", "finished", "dead"]
@@ -197,6 +197,7 @@ class Session:
         self._begin = False
         self._whole = whole
         self._past_gate = False
+        self._calls_function = False
         self._wrapped = False
         self._kept: Rows | None = None
         self._index = -1
@@ -234,6 +235,7 @@ class Session:
         if isinstance(self._pending, Call) and self._kept is None:
             statement = self._pending.statement
             name, self._touches = self.link.prepared(statement)
+            self._calls_function = calls_function(statement)
             # A statement of its own is a transaction, too: between its last change and its commit others may come.
             alone = not self._begin and not self.link.in_transaction()
             self._wrapped = alone and not self._whole and bool(self._touches.used)
@@ -279,8 +281,8 @@ class Session:
         if busy:
             if self.link.at_lock is not None:
                 self.state = "gate"
-                if self._past_gate:
-                    # Between two of its rows: the first may be changed.
+                if self._past_gate or self._calls_function:
+                    # Between two of its rows, or of its statements: the first may have locked or changed something.
                     self.effect |= Effect(used=self._touches.used)
             return
         result = pgconn.get_result()

@@ -45,7 +45,7 @@ _BORN: Final = (commit("e", "f", emits=("g", "k"), spawns=("k",), arm={TIMER: DU
 _STATES: Final[Mapping[str, Callable[[str], tuple[Action, ...]]]] = {
     "absent": lambda _: (),
     "stored": lambda _: _BORN,
-    "due": lambda _: (*_BORN, read_due("d")),
+    "due": lambda _: (commit("e", "f", arm={TIMER: DUE}), read_due("d")),
     "read": lambda _: (commit("e", emits=("g",), arm={TIMER: DUE}), read_outbox("o"), publish_outbox("o")),
     "forked": lambda _: (commit("e", spawns=("k",)),),
     "emitted": lambda about: (commit("e", emits=(about,)),),

@@ -23,9 +23,9 @@ from stress.schedules.pairs import PAIRS
 from stress.schedules.race import PLANNERS, Race
 from stress.schedules.races import ALL
 from stress.schedules.record import Schedule, reduced, written
-from stress.schedules.stored_pairs import STORED_PAIRS
 from stress.schedules.search import Choice, Diverged, Exhaustive, Fixed, Search, interleavings
 from stress.schedules.shrink import Candidate, Failing, shrink
+from stress.schedules.stored_pairs import STORED_PAIRS
 
 # Runs that are judged at once.
 BATCH: Final = 40

@@ -71,6 +71,24 @@ def test_a_statement_by_itself_stops_before_its_commit(lab: Lab) -> None:
     assert judged.run.steps[4].committed == ("client",)
 
 
+def test_a_session_stops_between_the_statements_of_a_function_where_its_race_asks_for_it(lab: Lab) -> None:
+    # The claim has seen both groups; the ack of one of them commits before the claim locks it.
+    old, claimer = Choice("old"), Choice("claimer")
+    judged = taken(lab, ALL["head-acked-while-claimed"], old, old, claimer, old, *[claimer] * 4)
+    assert [step.came for step in judged.run.steps[4:6]] == [STOPS, STOPS]
+    assert judged.run.steps[3].committed == ("old",)
+    assert judged.violated == ()
+
+
+def test_a_refused_commit_is_told_as_the_conflict_that_it_is_and_each_of_a_batch_by_itself(lab: Lab) -> None:
+    judged = taken(lab, ALL["two-writers"], *[Choice("state")] * 3, *[Choice("batch")] * 4)
+    [state] = [one for one in judged.run.operations if (one.process, one.f) == ("state", "store.commit")]
+    batch = [one for one in judged.run.operations if (one.process, one.f) == ("batch", "store.commit")]
+    assert (state.type, state.result) == ("ok", {"version": 2})
+    assert [(one.type, one.index) for one in batch] == [("fail", 0), ("ok", 1)]
+    assert batch[0].result["found"] == 2
+
+
 def test_a_session_that_dies_gives_its_locks_back_and_nothing_of_it_is_committed(lab: Lab) -> None:
     judged = taken(
         lab, ALL["lost-wakeup"], WORKER, WORKER, CLIENT, CLIENT, Choice("worker", dies=True), CLIENT

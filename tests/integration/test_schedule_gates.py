@@ -11,12 +11,16 @@ import psycopg
 import pytest
 
 from engine.schema import migrate
-from engine.statements import Catalogue
+from engine.statements import AREAS, Catalogue
 from stress.schedules.gates import FUNCTIONS, gated, needs_call, triggers
 
 CATALOGUE = Catalogue.load()
-TABLES = ("gen_durable", "signals", "signal_receipts", "gen_durable_buckets", "gen_durable_bucket_configs")
-STATEMENTS = sorted(name for name in CATALOGUE if name.split("/")[0] in ("picker", "maintenance", "limiter"))
+TABLES = (
+    "gen_durable", "signals", "signal_receipts", "gen_durable_buckets", "gen_durable_bucket_configs",
+    "executions", "outbox", "processed_events", "timers", "spawns", "trace", "transport_messages", "transport_groups",
+)  # fmt: skip
+OURS = ("picker", "maintenance", "limiter", "store", "relay", "transport")
+STATEMENTS = sorted(name for name in CATALOGUE if name.split("/")[0] in OURS)
 
 
 @contextmanager
@@ -72,7 +76,8 @@ def connected(server: Any, *, gates: bool) -> Iterator[psycopg.Connection[Any]]:
     from engine.postgres import fresh_database
 
     with fresh_database(server) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
-        migrate(connection)
+        for area in AREAS:
+            migrate(connection, area)
         if gates:
             connection.execute(FUNCTIONS.encode())
             connection.execute(triggers(TABLES).encode())
@@ -94,4 +99,7 @@ def test_every_statement_that_locks_in_a_select_has_a_gate_in_its_text() -> None
         "limiter/sweep_buckets",
         "picker/flush_lock",
         "picker/signal",
+        "relay/spawns",
+        "relay/sweep",
+        "store/lock",
     ]

@@ -13,6 +13,7 @@ from stress.schedules.pairs import PAIRS
 from stress.schedules.race import Race
 from stress.schedules.races import ALL
 from stress.schedules.search import Choice, Exhaustive
+from stress.schedules.stored_pairs import STORED_PAIRS
 from stress.schedules.worker import Task, Worker, races, take
 
 # Found after some thousand schedules; the schedule itself is taken here.
@@ -74,7 +75,11 @@ def test_the_sound_engine_holds_in_the_first_schedules_of(race: str, lab: Lab) -
     assert found.unknown is None
 
 
-@pytest.mark.parametrize("race", PAIRS[:: len(PAIRS) // 8], ids=lambda race: race.name)
+@pytest.mark.parametrize(
+    "race",
+    [*PAIRS[:: len(PAIRS) // 8], *STORED_PAIRS[:: len(STORED_PAIRS) // 8]],
+    ids=lambda race: race.name,
+)
 def test_the_sound_engine_holds_in_every_schedule_of_a_pair_that_meets_where_it_says_so(
     race: Race, lab: Lab
 ) -> None:

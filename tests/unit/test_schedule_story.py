@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,12 +15,25 @@ from stress.schedules import story
 from stress.schedules.controller import STOPS, Step
 from stress.schedules.coverage import CAUGHT_BY_RACE, CONSTRAINTS, NO_RACE, document
 from stress.schedules.export import isolation_spec, pytest_file
-from stress.schedules.gates import gated, needs_call, only_reads, touched, with_gate
-from stress.schedules.pairs import OPERATIONS, PAIRS, apart, pairs
+from stress.schedules.gates import (
+    CLOCK,
+    INNER,
+    _functions,
+    gated,
+    needs_call,
+    only_reads,
+    touched,
+    with_gate,
+    with_inner_gates,
+)
+from stress.schedules.pairs import OPERATIONS, PAIRS, Operation, Pair, apart, pairs
+from stress.schedules.race import Race
 from stress.schedules.races import ALL
 from stress.schedules.record import Schedule, read_schedule, reduced
 from stress.schedules.search import Choice
 from stress.schedules.session import OPEN, literal
+from stress.schedules.stored_pairs import STORED_OPERATIONS, STORED_PAIRS, stored_apart, stored_pairs
+from stress.schedules.worker import races
 
 ROOT = Path(__file__).parents[2]
 READY = (("a", "ready", ()), ("b", "ready", ()))
@@ -166,19 +180,56 @@ def test_the_table_of_races_in_the_docs_is_current() -> None:
     assert (ROOT / "docs" / "races.md").read_text("utf-8") == document()
 
 
-def test_every_pair_of_operations_that_shares_a_table_has_a_race() -> None:
-    covered = {pair for race in PAIRS for pair in race.covers}
-    for one, other in pairs():
-        share = OPERATIONS[one].tables & OPERATIONS[other].tables
+@pytest.mark.parametrize(
+    ("operations", "races", "all_pairs", "why_apart"),
+    [
+        (OPERATIONS, PAIRS, pairs, apart),
+        (STORED_OPERATIONS, STORED_PAIRS, stored_pairs, stored_apart),
+    ],
+    ids=["picker", "store, relay and transport"],
+)
+def test_every_pair_of_operations_that_shares_a_table_has_a_race(
+    operations: Mapping[str, Operation],
+    races: Sequence[Race],
+    all_pairs: Callable[[], list[Pair]],
+    why_apart: Callable[[Pair], str | None],
+) -> None:
+    covered = {pair for race in races for pair in race.covers}
+    for one, other in all_pairs():
+        share = operations[one].tables & operations[other].tables
         assert ((one, other) in covered) == bool(share)
-        assert (apart((one, other)) is None) == bool(share)
+        assert (why_apart((one, other)) is None) == bool(share)
+
+
+def test_no_two_operations_and_no_two_races_are_called_alike() -> None:
+    assert not set(OPERATIONS) & set(STORED_OPERATIONS)
+    assert len(races()) == len(ALL) + len(PAIRS) + len(STORED_PAIRS)
+
+
+def test_what_a_statement_touches_is_read_from_the_functions_that_it_calls_too() -> None:
+    catalogue = Catalogue.load()
+    tables = ("executions", "processed_events", "outbox", "transport_groups", "transport_messages")
+    assert touched(catalogue["store/commit_cas"], tables) == {"executions", "processed_events"}
+    # By way of transport_remove, and with a look at the clock.
+    assert touched(catalogue["transport/ack"], tables) == {"transport_groups", "transport_messages", CLOCK}
+    assert not only_reads(catalogue["store/commit_cas"])
+    assert only_reads(catalogue["transport/depth"])
+
+
+def test_a_function_keeps_its_stops_where_a_statement_is_there_to_stop_before() -> None:
+    definitions = dict(_functions())
+    for name, statements in INNER.items():
+        stops = with_inner_gates(name, definitions[name]).count("schedule_inner")
+        assert stops == sum(definitions[name].count(statement) for statement in statements)
+        assert all(statement in definitions[name] for statement in statements)
 
 
 def test_every_race_of_the_documents_has_races_that_exist() -> None:
     assert {name for _, _, names in CONSTRAINTS for name in names} <= set(ALL)
     assert len(ALL) + len(PAIRS) >= 40
     for race in ALL.values():
-        assert {name for pair in race.covers for name in pair} <= set(OPERATIONS), race.name
+        named = {name for pair in race.covers for name in pair}
+        assert named <= set(OPERATIONS) | set(STORED_OPERATIONS), race.name
 
 
 def test_every_mutant_has_a_race_that_catches_it_or_a_reason_why_it_is_none() -> None:

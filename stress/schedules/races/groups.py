@@ -1,6 +1,6 @@
 """Publishers, claims and acknowledgements of the transport (docs/findings.md, "The transport and the relay")."""
 
-from stress.schedules.groups import LAPSED_S, ack, claim, drained, extend, nack, publish, set_priority
+from stress.schedules.groups import LAPSED_S, ack, claim, extend, nack, publish, set_priority
 from stress.schedules.race import Race
 
 _LAPSED = (publish("g"), publish("g"), claim("c", lease_s=LAPSED_S))
@@ -12,8 +12,6 @@ RACES = (
         setup=(publish("g"), claim("c")),
         sessions={"publisher": (publish("g"),), "acker": (ack("c"),)},
         inner=("publisher", "acker"),
-        finish=drained(1),
-        at_rest=True,
         invariants=("no-lost-message", "group-fifo", "lease-fenced"),
         covers=(("publish", "ack"),),
     ),

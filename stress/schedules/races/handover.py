@@ -11,6 +11,8 @@ RACES = (
         summary="two relays take one emitter's events to one target, one event at a time",
         setup=(commit("e", emits=("g", "g")),),
         sessions={"one": (move(limit=1),), "two": (move(limit=1), move(limit=1))},
+        # Between a row's lock and its publication.
+        row_gates={"one": "g"},
         finish=(move(), move(), *drained(2)),
         at_rest=True,
         invariants=("outbox-no-loss",),
