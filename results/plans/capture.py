@@ -94,7 +94,8 @@ class Session:
     """One connection to a seeded database, which explains statements there and changes nothing."""
 
     def __init__(self, dsn: str, *, repetitions: int = 3) -> None:
-        self.connection = psycopg.connect(dsn, autocommit=True)
+        # Psycopg's own prepared statements would take ours along when they are discarded.
+        self.connection = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
         self.repetitions = repetitions
         self._notices: list[str] = []
         self._dirty: set[str] = set()
