@@ -61,7 +61,7 @@ FORMS: Mapping[str, Mapping[str, tuple[Patch, ...]]] = {
         "picker/reap": (Patch("lease_expires_at < now()", "lease_expires_at <= now()"),),
     },
     "reap-unordered": {
-        "picker/reap": (Patch("ORDER BY g.lease_expires_at, g.id", "ORDER BY g.id"),),
+        "picker/reap": (Patch("ORDER BY g.lease_expires_at", "ORDER BY g.id"),),
     },
     "retry-resets-attempt": {
         "picker/flush": (Patch("WHEN 'retry' THEN least(g.attempt, 2147483646) + 1", "WHEN 'retry' THEN 1"),),

@@ -5,7 +5,7 @@ SELECT
     'order-' || n %% 3,
     repeat('d', 200),
     1 + n %% 5,
-    CASE WHEN n * 7919 %% 10 < 2 THEN 'RUNNING' WHEN n * 7919 %% 100 = 50 THEN 'FAILED' ELSE 'DONE' END,
+    CASE WHEN n * 7919 %% 10 < 2 THEN 'RUNNING' WHEN n * 7919 %% 100 = 55 THEN 'FAILED' ELSE 'DONE' END,
     NULL,
     'root/step',
     CASE WHEN n %% 10 = 0 THEN 'e' || n / 10 END
