@@ -218,7 +218,7 @@ TRANSPORT_MUTANTS: Final = (
         caught_by=("timer-rearm",),
         statements={
             "store/delete_timer": (
-                Patch("fire_at = $3::double precision", "$3::double precision IS NOT NULL"),
+                Patch("fire_at + 0 = $3::double precision", "$3::double precision IS NOT NULL"),
             )
         },
     ),

@@ -48,8 +48,7 @@ AUTO_EXPLAIN: Final = {
 SESSION: Final = {"jit": "off", "statement_timeout": str(STATEMENT_TIMEOUT_MS), "client_min_messages": "warning"}
 
 _TABLES: Final = """
-SELECT c.relname, s.n_live_tup, c.relpages
-FROM pg_class AS c JOIN pg_stat_all_tables AS s ON s.relid = c.oid
+SELECT c.relname, c.relpages FROM pg_class AS c
 WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' ORDER BY 1
 """
 _INDEXES: Final = """
@@ -148,7 +147,7 @@ class Session:
             settings=self.settings(),
             profile=profile,
             repetitions=self.repetitions,
-            tables={name: Table(rows, pages) for name, rows, pages in fetch(_TABLES).fetchall()},
+            tables={name: Table(self._count(name), pages) for name, pages in fetch(_TABLES).fetchall()},
             indexes={name: Index(table, predicate) for name, table, predicate in fetch(_INDEXES).fetchall()},
             labels=list(labels),
             note=note,
@@ -161,6 +160,11 @@ class Session:
     def settings(self) -> dict[str, str]:
         """What the planner reads."""
         return dict(self.connection.execute(_SETTINGS).fetchall())
+
+    def _count(self, table: str) -> int:
+        # Not the statistics': a rolled-back insert is counted there.
+        row = self.connection.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))).fetchone()
+        return 0 if row is None else int(row[0])
 
     def _load_auto_explain(self) -> str:
         try:

@@ -1,5 +1,5 @@
 -- How many messages there are, of group $1 or, where that is null, of all; counts no further than $2.
--- Index: transport_messages_group for one group. Two branches, of which one runs: with OR, a plan that is kept for every
+-- Index: transport_messages_group for one group. Two branches, of which one runs: with OR, a plan kept for every
 -- argument reads the whole table.
 -- Race: none; the answer is of a moment.
 SELECT count(*) FROM (
