@@ -20,7 +20,7 @@ _SIBLING: Final = (
     "        LIMIT 1\n"
     "    ) AS sibling ON true\n"
 )
-_GUARD: Final = "        AND (sibling.executing IS NULL OR g.concurrency_name = ANY ($5::text[]))\n"
+_GUARD: Final = "        AND (NOT coalesce(sibling.executing, false) OR g.concurrency_name = ANY ($5::text[]))\n"
 _UPDATE: Final = "FROM chosen AS c\nWHERE g.ctid = c.tid\n"
 
 
@@ -96,7 +96,14 @@ PLAN_MUTANTS: Final = (
             "    LEFT JOIN gen_durable_bucket_configs AS config\n"
             "        ON config.kind = 'conc' AND config.name = split_part(g.concurrency_key, ':', 1)\n",
         ),
-        Patch(_GUARD, "        AND (sibling.executing IS NULL OR config.name IS NOT NULL)\n"),
+        Patch(_GUARD, "        AND (NOT coalesce(sibling.executing, false) OR config.name IS NOT NULL)\n"),
+    ),
+    _claim(
+        "claim-guard-is-null",
+        "the guard is an IS NULL, which the planner takes for one row in 200: a backlog of less than 200 batches is read "
+        "whole and sorted",
+        ("rows", "sort", "seq-scan", "index"),
+        Patch("NOT coalesce(sibling.executing, false)", "sibling.executing IS NULL"),
     ),
     Mutant(
         name="gc-in-subquery",

@@ -7,7 +7,7 @@ Buffers are judged by what one more page can mean: a B-tree of ten times as many
 a page for each descent and no growth of the statement. So for each factor of ten, `DESCENTS` pages a row are taken off
 the growth of buffers: a row is found, and found again, and put into a few indexes.
 
-A plan that reads a small table whole (`shapes.SMALL_ROWS`) is not judged: the planner takes what is cheaper there, and
+A plan that reads a small table whole is not judged: the planner takes what is cheaper there, and
 another plan where the table is large.
 """
 
@@ -34,6 +34,8 @@ BY_DESIGN: Final[Mapping[str, str]] = {
 DESCENTS: Final = 3
 # A table that never grows, such as the configuration's.
 FEW_ROWS: Final = 20
+# A table of so many batches is cheaper read whole than probed for one.
+SMALL_BATCHES: Final = 200
 FLOOR: Final = 60.0
 
 
@@ -95,8 +97,8 @@ def fitted(label: str, mode: str, points: Sequence[Point]) -> Growth:
         exponent
         for group in by_batch
         for exponent in (
-            slope((p.rows, max(p.handled, FLOOR)) for p in group),
-            slope((p.rows, max(_less_levels(p, group), FLOOR)) for p in group),
+            slope((p.rows, max(p.handled, _floor(p))) for p in group),
+            slope((p.rows, max(_less_levels(p, group), _floor(p))) for p in group),
         )
         if exponent is not None
     ]
@@ -104,12 +106,17 @@ def fitted(label: str, mode: str, points: Sequence[Point]) -> Growth:
         exponent
         for group in by_rows
         for exponent in (
-            slope((p.batch, max(p.handled, FLOOR)) for p in group),
-            slope((p.batch, max(p.buffers, FLOOR)) for p in group),
+            slope((p.batch, max(p.handled, _floor(p))) for p in group),
+            slope((p.batch, max(p.buffers, _floor(p))) for p in group),
         )
         if exponent is not None
     ]
     return Growth(label, mode, max(tables, default=None), max(batches, default=None))
+
+
+def _floor(point: Point) -> float:
+    # Two rows or pages for each of the batch are no growth: in a small table there may not be a batch of everything.
+    return max(FLOOR, 2.0 * point.batch)
 
 
 def _less_levels(point: Point, group: Sequence[Point]) -> float:
@@ -124,7 +131,8 @@ def _points(captured: Captured, capture: Capture) -> Iterable[tuple[str, Point]]
     for mode, explained in captured.plans.items():
         trees = (explained.plan, *(inner.plan for inner in explained.inner))
         whole = [node.relation for tree in trees for node in walk(tree) if node.kind == "Seq Scan" and node.loops]
-        if any(name in tables and FEW_ROWS < tables[name].rows <= SMALL_ROWS for name in whole):
+        small = max(SMALL_ROWS, SMALL_BATCHES * batch)
+        if any(name in tables and FEW_ROWS < tables[name].rows <= small for name in whole):
             continue
         yield mode, Point(rows, batch, max(map(_widest, trees)), explained.plan.buffers)
 

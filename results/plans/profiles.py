@@ -48,6 +48,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
             "joining": self.joining,
             "signals": self.signals,
             "expired": self.expired,
+            # Five children to a parent.
+            "child_stride": max(5, self.rows // (5 * self.joining)),
             "keys": max(1, self.runnable // 4),
             "inverse": pow(STRIDE, -1, self.rows),
         }

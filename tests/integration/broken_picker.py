@@ -52,7 +52,7 @@ FORMS: Mapping[str, Mapping[str, tuple[Patch, ...]]] = {
         ),
     },
     "claim-without-guard-or-arbiter": {
-        "picker/claim": (Patch("sibling.executing IS NULL", "true"),),
+        "picker/claim": (Patch("NOT coalesce(sibling.executing, false)", "true"),),
     },
     "release-unguarded": {
         "picker/release": (Patch("ON g.id = c.id AND g.locked_by = c.claim", "ON g.id = c.id"),),

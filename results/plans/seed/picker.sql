@@ -38,8 +38,8 @@ SELECT
         WHEN r.status = 'awaiting_signal' AND r.rank %% 2 = 0 THEN now() + interval '30 days'
     END,
     CASE
-        WHEN r.n %% 100 = 4 AND r.status NOT IN ('awaiting_children', 'awaiting_signal') AND %(joining)s > 0
-            THEN coalesce(nullif((%(first_joining)s + r.n / 100 %% %(joining)s) * %(inverse)s %% %(rows)s, 0), %(rows)s)
+        WHEN r.n %% %(child_stride)s = 4 AND r.status NOT IN ('awaiting_children', 'awaiting_signal') AND %(joining)s > 0
+            THEN coalesce(nullif((%(first_joining)s + r.n / %(child_stride)s %% %(joining)s) * %(inverse)s %% %(rows)s, 0), %(rows)s)
     END,
     CASE WHEN r.status = 'awaiting_children' THEN 100 ELSE 0 END,
     CASE WHEN r.p %% 5 = 0 THEN 'order-' || r.n END,
