@@ -58,7 +58,7 @@ FORMS: Mapping[str, Mapping[str, tuple[Patch, ...]]] = {
         "picker/release": (Patch("ON g.id = c.id AND g.locked_by = c.claim", "ON g.id = c.id"),),
     },
     "reap-includes-the-instant": {
-        "picker/reap": (Patch("lease_expires_at < now()", "lease_expires_at <= now()"),),
+        "picker/reap": (Patch("lease_expires_at < (SELECT", "lease_expires_at <= (SELECT"),),
     },
     "reap-unordered": {
         "picker/reap": (Patch("ORDER BY g.lease_expires_at", "ORDER BY g.id"),),
