@@ -35,6 +35,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Final, Literal, get_args
 
+import msgspec
+
 from engine.errors import UsageError
 from results.plans.folder import Capture, Captured, Explained
 from results.plans.hazards import hazards_of
@@ -256,6 +258,14 @@ def _estimates(label: str, mode: str, a: Node, b: Node, path: str) -> Iterator[D
 
 def _changes(a: Node, b: Node, path: str) -> Iterator[tuple[str, str]]:
     """What differs between two trees, from the top: at most one sentence a node."""
+    if _wraps(b, a):
+        yield path, f"new: {b.title()}"
+        yield from _changes(a, b.children[0], f"{path} / {b.children[0].label}")
+        return
+    if _wraps(a, b):
+        yield path, f"gone: {a.title()}"
+        yield from _changes(a.children[0], b, f"{path} / {a.children[0].label}")
+        return
     if a.kind != b.kind or a.index != b.index or a.backward != b.backward or a.strategy != b.strategy or a.join != b.join:
         yield path, f"{a.title()} → {b.title()}"
     elif a.conditions != b.conditions:
@@ -276,12 +286,28 @@ def _changes(a: Node, b: Node, path: str) -> Iterator[tuple[str, str]]:
 
 def aligned(a: Node, b: Node, depth: int = 0) -> Iterator[Row]:
     """Two trees as lines, what belongs together side by side."""
+    if _wraps(b, a):
+        yield Row(depth, None, b, changed=True)
+        yield from aligned(a, b.children[0], depth + 1)
+        return
+    if _wraps(a, b):
+        yield Row(depth, a, None, changed=True)
+        yield from aligned(a.children[0], b, depth + 1)
+        return
     yield Row(depth, a, b, changed=_own(a) != _own(b))
     for left, right in _pairs(a, b):
         if left is not None and right is not None:
             yield from aligned(left, right, depth + 1)
         else:
             yield from _alone(left, right, depth + 1)
+
+
+def _wraps(outer: Node, inner: Node) -> bool:
+    """Whether one is the other with one node around it: a Memoize, a Materialize, a Sort."""
+    return (
+        outer.kind != inner.kind and len(outer.children) == 1 and outer.children[0].label == inner.label
+        and outer.children[0].kind == inner.kind
+    )  # fmt: skip
 
 
 def _alone(left: Node | None, right: Node | None, depth: int) -> Iterator[Row]:
@@ -291,7 +317,7 @@ def _alone(left: Node | None, right: Node | None, depth: int) -> Iterator[Row]:
 
 
 def _own(node: Node) -> object:
-    return (*shape(node)[:-2], sorted(node.conditions.items()))
+    return shape(msgspec.structs.replace(node, role="", children=()))
 
 
 def _pairs(a: Node, b: Node) -> Iterator[tuple[Node | None, Node | None]]:

@@ -164,7 +164,8 @@ def _node(plan: Mapping[str, Any], names: Mapping[str, str]) -> Node:
     name = _INITPLAN.sub(lambda found: found[0].partition(" (")[0], plan.get("Subplan Name", ""))
     return Node(
         kind=kind,
-        role=plan.get("Parent Relationship", ""),
+        # What a ModifyTable reads was its Member before 14.
+        role=plan.get("Parent Relationship", "").replace("Member", "Outer"),
         name=_NUMBERED.sub(r"\1", name),
         relation=plan.get("Relation Name", ""),
         alias=plan.get("Alias", ""),
