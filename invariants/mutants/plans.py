@@ -20,7 +20,9 @@ _SIBLING: Final = (
     "        LIMIT 1\n"
     "    ) AS sibling ON true\n"
 )
-_GUARD: Final = "        AND (NOT coalesce(sibling.executing, false) OR g.concurrency_name = ANY ($5::text[]))\n"
+_GUARD: Final = (
+    "        AND (NOT coalesce(sibling.executing, false) OR g.concurrency_name = ANY ($5::text[]))\n"
+)
 _UPDATE: Final = "FROM chosen AS c\nWHERE g.ctid = c.tid\n"
 
 
@@ -100,8 +102,7 @@ PLAN_MUTANTS: Final = (
     ),
     _claim(
         "claim-guard-is-null",
-        "the guard is an IS NULL, which the planner takes for one row in 200: a backlog of less than 200 batches is read "
-        "whole and sorted",
+        "the guard is an IS NULL, taken for one row in 200: a backlog of less than 200 batches is read and sorted",
         ("rows", "sort", "seq-scan", "index"),
         Patch("NOT coalesce(sibling.executing, false)", "sibling.executing IS NULL"),
     ),
@@ -131,8 +132,10 @@ PLAN_MUTANTS: Final = (
         caught_by=("index",),
         schema=(
             "DROP INDEX gen_durable_pick",
-            "CREATE INDEX gen_durable_pick ON gen_durable (queue, priority, eligible_at)"
-            " WHERE status = 'runnable' AND rate_limit IS NULL",
+            (
+                "CREATE INDEX gen_durable_pick ON gen_durable (queue, priority, eligible_at) "
+                "WHERE status = 'runnable' AND rate_limit IS NULL"
+            ),
         ),
     ),
     *(

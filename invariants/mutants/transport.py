@@ -193,7 +193,8 @@ TRANSPORT_MUTANTS: Final = (
         statements={
             "relay/move": (
                 Patch(
-                    "            AND NOT coalesce((SELECT true FROM spawns AS s WHERE s.child_id = o.target_id LIMIT 1), false)\n",
+                    "            AND NOT coalesce("
+                    "(SELECT true FROM spawns AS s WHERE s.child_id = o.target_id LIMIT 1), false)\n",
                     "",
                 ),
             )

@@ -10,6 +10,6 @@
     comparing   two captures, node by node
     render      the same as text, Markdown and HTML
 
-A capture is one folder (`folder`). Costs and times are shown and never judged: shapes, rows times loops, buffers and WAL
-are.
+A capture is one folder (`folder`). Costs and times are shown and never judged: shapes, rows times loops, buffers and
+WAL are.
 """

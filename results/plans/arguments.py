@@ -50,7 +50,8 @@ def _claims(s: Sample) -> list[str]:
 
 
 def _jobs(s: Sample) -> tuple[list[Any], ...]:
-    """Twelve columns, as insert_many takes them: a fifth with a key, a fifth with an identity that is new, some occupied."""
+    """Twelve columns, as insert_many takes them: a fifth with a key, a fifth with an identity that is new, some
+    occupied."""
     taken = cycle(s.identities)
     count = s.batch
     identities = [None if n % 5 else (next(taken) if n % 20 == 0 else f"new-{n}") for n in range(count)]
@@ -71,7 +72,7 @@ def _jobs(s: Sample) -> tuple[list[Any], ...]:
     )
 
 
-def _insert(s: Sample, identity: str | None) -> tuple[Any, ...]:
+def _insert(identity: str | None) -> tuple[Any, ...]:
     scope = "{runnable,executing}" if identity else "{}"
     return ("order", 1, "charge", '{"n": 1}', "default", 0, None, "new", None, 1.0, identity, scope)
 
@@ -157,28 +158,30 @@ def _ack(s: Sample) -> tuple[Any, ...]:
 
 
 CASES: Final = (
-    Case("picker/insert", lambda s: _insert(s, "new-identity")),
-    Case("picker/insert", lambda s: _insert(s, s.identities[0]), "occupied"),
+    Case("picker/insert", lambda _: _insert("new-identity")),
+    Case("picker/insert", lambda s: _insert(s.identities[0]), "occupied"),
     Case("picker/insert_many", _jobs),
     Case("picker/claim", lambda s: ("default", s.batch, "seed:default@node-z.1", 30_000.0, ["gate"])),
     Case("picker/claim", lambda s: ("default", s.batch, "seed:default@node-z.1", 30_000.0, []), "no-gates"),
     Case("picker/inbox", lambda s: (_ids(s),)),
     Case("picker/children", lambda s: (s.joining[: s.batch],)),
     Case("picker/flush", lambda s: _flush(s, ("next", "done", "retry", "await", "stop"))),
-    Case("picker/flush_patience", lambda s: (500,)),
+    Case("picker/flush_patience", lambda _: (500,)),
     Case("picker/flush_lock", lambda s: (_ids(s), _claims(s), [0] * len(_ids(s)), ["childs"] * len(_ids(s)))),
     Case("picker/flush_children", lambda s: (*_jobs(s), list(islice(cycle(_ids(s)), s.batch)))),
     Case("picker/flush_drop", lambda s: (_ids(s),)),
     Case("picker/flush_consume", lambda s: tuple(map(list, zip(*islice(s.inbox, s.batch), strict=True)))),
     Case("picker/flush_join", lambda s: (list(islice(cycle(s.joining), s.batch)),)),
-    Case("picker/flush_recheck", lambda s: (s.parked[: s.batch], [signal for _, signal in s.inbox[: s.batch]])),
+    Case(
+        "picker/flush_recheck", lambda s: (s.parked[: s.batch], [signal for _, signal in s.inbox[: s.batch]])
+    ),
     Case("picker/signal", lambda s: (s.parked[0], None, "paid", "{}", "fresh"), "id"),
     Case("picker/signal", lambda s: (None, s.identities[0], "paid", "{}", "fresh"), "identity"),
     Case("picker/expire_awaits", lambda s: (s.batch,)),
     Case("picker/heartbeat", lambda s: (_ids(s), _claims(s), 30_000.0)),
     Case("picker/release", lambda s: (_ids(s), _claims(s))),
     Case("picker/reap", lambda s: (s.batch,)),
-    Case("pokes/notify", lambda s: ("plans", ["default", "other"])),
+    Case("pokes/notify", lambda _: ("plans", ["default", "other"])),
     Case("maintenance/gc_select", lambda s: (DAY_MS, s.batch, *s.place)),
     Case("maintenance/gc_delete", lambda s: (s.terminal[: s.batch],)),
     Case(
@@ -189,8 +192,13 @@ CASES: Final = (
         "limiter/admit",
         lambda s: (_ids(s), _claims(s), [row[3] is not None for row in _held(s)]),
     ),
-    Case("limiter/credit", lambda s: (*map(list, zip(*islice(cycle(s.shards), s.batch), strict=True)), s.xid)),
-    Case("limiter/sync_config", lambda s: (["conc", "rate"], ["gate", "fresh"], [None, 10.0], [500.0, 20.0], [4, 1])),
+    Case(
+        "limiter/credit", lambda s: (*map(list, zip(*islice(cycle(s.shards), s.batch), strict=True)), s.xid)
+    ),
+    Case(
+        "limiter/sync_config",
+        lambda _: (["conc", "rate"], ["gate", "fresh"], [None, 10.0], [500.0, 20.0], [4, 1]),
+    ),
     Case("limiter/reconcile_page", lambda s: ("", max(1, s.batch // 4))),
     Case("limiter/reconcile_lock", lambda s: (_page_of_shards(s)[0][0], _page_of_shards(s)[0][-1])),
     Case("limiter/reconcile", _page_of_shards),
@@ -206,7 +214,7 @@ CASES: Final = (
     Case("store/lock", lambda s: (s.executions(),)),
     Case("store/commit", _commit),
     Case("store/commit_cas", _version_of_first),
-    Case("store/commit_cas", _cas(0, "new", lambda s: "fresh"), "first"),
+    Case("store/commit_cas", _cas(0, "new", lambda _: "fresh"), "first"),
     Case("store/append_trace", lambda s: (_first(s), "t" * 60, 10)),
     Case("store/trace", lambda s: (_first(s),)),
     Case("store/page", lambda s: ("e5", None, False, s.batch)),
@@ -216,11 +224,11 @@ CASES: Final = (
     Case("store/ack_outbox", lambda s: (s.outbox[0],)),
     Case("store/ack_spawn", lambda s: (s.spawns[0],)),
     Case("store/due_timers", lambda s: (NOW_S, s.batch)),
-    Case("store/delete_timer", lambda s: ("e20", "root/wait", 1002.0)),
+    Case("store/delete_timer", lambda _: ("e20", "root/wait", 1002.0)),
     Case("relay/ack", lambda s: (s.outbox[: s.batch],)),
     Case("relay/broadcast", lambda s: (s.batch,)),
     Case("relay/move", lambda s: (2, s.batch // 2, 3)),
-    Case("relay/patience", lambda s: ("1000",)),
+    Case("relay/patience", lambda _: ("1000",)),
     Case("relay/spawns", lambda s: (0, s.batch)),
     Case("relay/sweep", lambda s: (NOW_S, s.batch)),
     Case(
@@ -235,14 +243,16 @@ CASES: Final = (
             [0] * s.batch,
         ),
     ),
-    Case("transport/publish", lambda s: ([f"g{n * 3}" for n in s.many], ["m"] * s.batch, [0] * s.batch, None)),
+    Case(
+        "transport/publish", lambda s: ([f"g{n * 3}" for n in s.many], ["m"] * s.batch, [0] * s.batch, None)
+    ),
     Case("transport/claim", lambda s: (s.batch, "worker", 30.0, 0, NOW_S)),
     Case("transport/ack", _ack),
-    Case("transport/nack", lambda s: ("g3", "holder", 0.0, NOW_S)),
-    Case("transport/extend", lambda s: ("g3", "holder", 30.0, NOW_S)),
-    Case("transport/set_priority", lambda s: ("g3", 4)),
-    Case("transport/depth", lambda s: ("g6", 1000)),
-    Case("transport/depth", lambda s: (None, 1000), "all"),
+    Case("transport/nack", lambda _: ("g3", "holder", 0.0, NOW_S)),
+    Case("transport/extend", lambda _: ("g3", "holder", 30.0, NOW_S)),
+    Case("transport/set_priority", lambda _: ("g3", 4)),
+    Case("transport/depth", lambda _: ("g6", 1000)),
+    Case("transport/depth", lambda _: (None, 1000), "all"),
     Case("transport/groups", lambda s: ("g3", s.batch)),
 )
 

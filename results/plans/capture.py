@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import psycopg
 from psycopg import sql
 
@@ -28,7 +29,7 @@ from results.plans.arguments import CASES, Case
 from results.plans.folder import MODES, Captured, Environment, Explained, Index, Inner, Mode, Table
 from results.plans.profiles import Profile
 from results.plans.sample import Sample
-from results.plans.tree import CHANGES, Node, parse, shape, walk
+from results.plans.tree import CHANGES, Node, Plan, parse, shape, walk
 
 STATEMENT_TIMEOUT_MS: Final = 120_000
 # Inner statements of one call that are read: a runaway loop must not fill the memory.
@@ -45,7 +46,11 @@ AUTO_EXPLAIN: Final = {
     "log_level": "notice",
 }
 # Settings of the session that a capture makes itself, whatever the server's are.
-SESSION: Final = {"jit": "off", "statement_timeout": str(STATEMENT_TIMEOUT_MS), "client_min_messages": "warning"}
+SESSION: Final = {
+    "jit": "off",
+    "statement_timeout": str(STATEMENT_TIMEOUT_MS),
+    "client_min_messages": "warning",
+}
 
 _TABLES: Final = """
 SELECT c.relname, c.relpages FROM pg_class AS c
@@ -74,14 +79,18 @@ def prepare(dsn: str, profile: Profile) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         for area in AREAS:
             migrate(connection, area)
-        for (table,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall():
+        for (table,) in connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+        ).fetchall():
             connection.execute(
                 sql.SQL("ALTER TABLE {} SET (autovacuum_enabled = off)").format(sql.Identifier(table))
             )
         profiles.seed(connection, profile)
 
 
-def key_of(statement: Statement, label: str, profile: Profile, version: str, settings: Mapping[str, str]) -> str:
+def key_of(
+    statement: Statement, label: str, profile: Profile, version: str, settings: Mapping[str, str]
+) -> str:
     """A hash of all that a statement's plans depend on: while it stays, there is nothing to capture anew."""
     schema = [migration.text for area in AREAS for migration in load_migrations(area)]
     seeds = [profiles.seed_text(name) for name in profiles.SEEDS]
@@ -116,28 +125,35 @@ class Session:
         """Explain one statement in both modes. What the server refuses is `Captured.error`, in its words."""
         calls = [name for name in self._plpgsql if re.search(rf"\b{re.escape(name)}\s*\(", statement.text)]
         functions = (self._why_no_inner or "auto_explain") if calls else ""
-        about = {"label": label, "statement": statement.name, "text": statement.text, "key": key}
+        about = Captured(
+            label=label, statement=statement.name, text=statement.text, key=key, functions=functions
+        )
         self._clean()
         try:
-            plans = {mode: self._explained(statement, arguments, mode, inner=functions == "auto_explain") for mode in MODES}
+            plans = {
+                mode: self._explained(statement, arguments, mode, inner=functions == "auto_explain")
+                for mode in MODES
+            }
         except psycopg.Error as error:
             if self.connection.closed:
                 raise
             self.connection.execute("ROLLBACK")
-            return Captured(**about, error=str(error).strip().splitlines()[0])
+            return msgspec.structs.replace(about, error=str(error).strip().splitlines()[0])
         if calls:
             # What a function changes its call's plan does not show.
             self._dirty = {"*"}
         for explained in plans.values():
             self._dirty |= {node.relation for node in walk(explained.plan) if node.kind in CHANGES}
-        return Captured(**about, plans=plans, functions=functions)
+        return msgspec.structs.replace(about, plans=plans)
 
     def estimated(self, statement: Statement, arguments: Sequence[Any], mode: Mode) -> Node:
         """The plan alone, without running it."""
         with self._prepared(statement, mode) as execute:
             return self._plan(execute(arguments), "EXPLAIN (FORMAT JSON)").root
 
-    def environment(self, *, source: str, profile: Profile, labels: Iterable[str], note: str = "") -> Environment:
+    def environment(
+        self, *, source: str, profile: Profile, labels: Iterable[str], note: str = ""
+    ) -> Environment:
         """What there is to say of the server and its data."""
         fetch = self.connection.execute
         return Environment(
@@ -163,7 +179,9 @@ class Session:
 
     def _count(self, table: str) -> int:
         # Not the statistics': a rolled-back insert is counted there.
-        row = self.connection.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))).fetchone()
+        row = self.connection.execute(
+            sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))
+        ).fetchone()
         return 0 if row is None else int(row[0])
 
     def _load_auto_explain(self) -> str:
@@ -187,14 +205,18 @@ class Session:
                 )
         self._dirty = set()
 
-    def _explained(self, statement: Statement, arguments: Sequence[Any], mode: Mode, *, inner: bool) -> Explained:
+    def _explained(
+        self, statement: Statement, arguments: Sequence[Any], mode: Mode, *, inner: bool
+    ) -> Explained:
         with self._prepared(statement, mode) as execute:
             line = execute(arguments)
             self._plan(line, EXPLAIN)
-            runs = sorted((self._plan(line, EXPLAIN).root for _ in range(self.repetitions)), key=lambda n: n.buffers)
+            runs = sorted(
+                (self._plan(line, EXPLAIN).root for _ in range(self.repetitions)), key=lambda n: n.buffers
+            )
             return Explained(plan=runs[len(runs) // 2], inner=self._inner(line) if inner else ())
 
-    def _plan(self, line: sql.Composable, explain: str) -> Any:
+    def _plan(self, line: sql.Composable, explain: str) -> Plan:
         with self.connection.transaction(force_rollback=True):
             row = self.connection.execute(sql.SQL("{} {}").format(sql.SQL(explain), line)).fetchone()
         assert row is not None
@@ -208,7 +230,7 @@ class Session:
         self._notices.clear()
         try:
             with self.connection.transaction(force_rollback=True):
-                self.connection.execute(line)
+                self.connection.execute(line.as_bytes(self.connection))
         finally:
             self.set("client_min_messages", SESSION["client_min_messages"])
             self.set("auto_explain.log_min_duration", "-1")
@@ -270,7 +292,7 @@ def capture_all(
     *,
     cases: Sequence[Case] = CASES,
     known: Mapping[str, Captured] | None = None,
-    tick: Tick = lambda label: None,
+    tick: Tick = lambda _: None,
 ) -> dict[str, Captured]:
     """Every case, by label; those in `known` are taken from there. Needs `prepare` to have been here."""
     there: Sample | None = None
@@ -289,7 +311,11 @@ def capture_all(
 
 
 def with_ties(
-    session: Session, catalogue: Catalogue, profile: Profile, captured: Mapping[str, Captured], cases: Sequence[Case] = CASES
+    session: Session,
+    catalogue: Catalogue,
+    profile: Profile,
+    captured: Mapping[str, Captured],
+    cases: Sequence[Case] = CASES,
 ) -> dict[str, Captured]:
     """What was captured, with the plans that a second ANALYZE brings where they are others (a tie of costs)."""
     session.connection.execute("ANALYZE")
@@ -302,8 +328,5 @@ def with_ties(
             again = session.estimated(catalogue[case.statement], case.make(there), mode)
             if shape(again) != shape(explained.plan):
                 plans[mode] = Explained(plan=explained.plan, inner=explained.inner, alternate=again)
-        answer[case.label] = Captured(
-            label=was.label, statement=was.statement, text=was.text, key=was.key,
-            plans=plans, functions=was.functions, error=was.error,
-        )  # fmt: skip
+        answer[case.label] = msgspec.structs.replace(was, plans=plans)
     return answer

@@ -46,13 +46,24 @@ def plans() -> None:
 
 
 @plans.command("capture")
-@click.option("--pg", "pgs", multiple=True, metavar="SPEC", help="Which Postgres; may be repeated. Default: all here.")
+@click.option(
+    "--pg", "pgs", multiple=True, metavar="SPEC", help="Which Postgres; may be repeated. Default: all here."
+)
 @click.option("--profile", "name", type=click.Choice(list(PROFILES)), default="medium", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=None, help="Default: results/runs/plans.")
-@click.option("--growth/--no-growth", default=True, show_default=True, help="Fit how work grows, on smaller tables too.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Default: results/runs/plans.",
+)
+@click.option(
+    "--growth/--no-growth", default=True, show_default=True, help="Fit how work grows, on smaller tables too."
+)
 @click.option("--fresh", is_flag=True, help="Capture also what has not changed.")
 @click.option("--repetitions", type=click.IntRange(1, 100), default=3, show_default=True)
-@click.option("--sql", "own_sql", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Your statements.")
+@click.option(
+    "--sql", "own_sql", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Your statements."
+)
 @click.option("--schema", "own_schema", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--seed", "own_seed", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--quiet", is_flag=True, help="No progress, no hazards.")
@@ -83,14 +94,24 @@ def capture_command(
     try:
         with signals_stop():
             for spec in specs:
-                with provision(spec, settings=None if spec.startswith(("dsn:", "postgres")) else {"autovacuum": "off"}) as server:
+                with provision(
+                    spec, settings=None if spec.startswith(("dsn:", "postgres")) else {"autovacuum": "off"}
+                ) as server:
                     place = out if len(specs) == 1 and pgs and out.name.isdigit() else out / str(server.major)
                     if own_sql and own_schema:
-                        capture = foreign.capture(server.dsn, server.source, place, own_sql, own_schema, own_seed)
+                        capture = foreign.capture(
+                            server.dsn, server.source, place, own_sql, own_schema, own_seed
+                        )
                         broken += _told(capture, {}, quiet=quiet)
                         continue
                     broken += _captured(
-                        server, PROFILES[name], place, growth=growth, fresh=fresh, repetitions=repetitions, quiet=quiet
+                        server,
+                        PROFILES[name],
+                        place,
+                        growth=growth,
+                        fresh=fresh,
+                        repetitions=repetitions,
+                        quiet=quiet,
                     )
     except psycopg.OperationalError as error:
         raise InfrastructureError(f"the server failed: {str(error).strip().splitlines()[0]}") from error
@@ -105,7 +126,9 @@ def capture_command(
 @click.argument("a")
 @click.argument("b")
 @click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Write Markdown here.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page here, trees side by side.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page here, trees side by side."
+)
 @click.option("--explanations", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--quiet", is_flag=True, help="The verdict only.")
 def compare_command(
@@ -142,12 +165,16 @@ def _captured(
         click.echo(f"{label}: no capture: results/plans/arguments.py has no arguments for it")
     sizes = _sizes(profile) if growth else []
     with _progress(f"Postgres {server.version_text}", len(CASES) * (1 + len(sizes)), quiet=quiet) as tick:
-        capture = capture_into(server, catalogue, profile, out, fresh=fresh, repetitions=repetitions, tick=tick)
+        capture = capture_into(
+            server, catalogue, profile, out, fresh=fresh, repetitions=repetitions, tick=tick
+        )
         points = [capture]
         for size in sizes:
             place = out / "growth" / size.name
             points.append(
-                capture_into(server, catalogue, size, place, fresh=fresh, repetitions=1, ties=False, tick=tick)
+                capture_into(
+                    server, catalogue, size, place, fresh=fresh, repetitions=1, ties=False, tick=tick
+                )
             )
     slow = {}
     if growth:
@@ -175,7 +202,7 @@ def capture_into(
     fresh: bool = False,
     repetitions: int = 3,
     ties: bool = True,
-    tick: Tick = lambda label: None,
+    tick: Tick = lambda _: None,
 ) -> Capture:
     """Capture what is not yet in the folder, and write it. Nothing is seeded where all is there."""
     with fresh_database(server) as dsn:
@@ -209,7 +236,12 @@ def capture_into(
 
 
 def _known(
-    out: Path, catalogue: Catalogue, cases: Sequence[Case], profile: Profile, version: str, settings: dict[str, str]
+    out: Path,
+    catalogue: Catalogue,
+    cases: Sequence[Case],
+    profile: Profile,
+    version: str,
+    settings: dict[str, str],
 ) -> dict[str, Captured]:
     known = {}
     for case in cases:
@@ -232,7 +264,10 @@ def _told(capture: Capture, slow: dict[str, str], *, quiet: bool) -> int:
             click.echo(f"{environment.major}: hazard: {hazard}", err=True)
         for captured in capture.statements.values():
             if captured.functions.startswith("not captured"):
-                click.echo(f"{environment.major}: {captured.label}: inside its functions {captured.functions}", err=True)
+                click.echo(
+                    f"{environment.major}: {captured.label}: inside its functions {captured.functions}",
+                    err=True,
+                )
     click.echo(
         f"Postgres {environment.version} ({environment.source}), {environment.profile.name}:"
         f" {len(capture.statements)} captures, {len(violations)} shapes broken, {len(slow)} grow too fast"
@@ -246,7 +281,7 @@ def _progress(title: str, total: int, *, quiet: bool) -> Iterator[Tick]:
     if quiet or not console.is_terminal:
         if not quiet:
             click.echo(f"{title}: {total} captures", err=True)
-        yield lambda label: None
+        yield lambda _: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:

@@ -13,8 +13,8 @@ severity, and the ladder is in the order in which somebody should care:
     hazard    B has a hazard that A has not
     error     a statement on one side only, or refused by the server on one side
 
-What differs and is not explained is a regression, unless it is a tie, better, or an estimate. An explanation is an entry
-of `explanations.toml` beside the baselines:
+What differs and is not explained is a regression, unless it is a tie, better, or an estimate. An explanation is an
+entry of `explanations.toml` beside the baselines:
 
     [[accepted]]
     statement = "picker/claim"       # or "*", or a prefix such as "store/*"
@@ -75,9 +75,11 @@ class Difference:
 
     def __str__(self) -> str:
         why = f" (accepted: {self.reason})" if self.reason else ""
-        return f"{self.label} ({self.mode}): {self.severity}: {self.message}" + (
-            f" [{self.path}]" if self.path else ""
-        ) + why
+        return (
+            f"{self.label} ({self.mode}): {self.severity}: {self.message}"
+            + (f" [{self.path}]" if self.path else "")
+            + why
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,11 @@ class Explanation:
         """Whether it is this one."""
         named = self.statement.removesuffix("*")
         label = difference.label
-        fits = label.startswith(named) if self.statement.endswith("*") else label.partition("@")[0] == named or label == named
+        fits = (
+            label.startswith(named)
+            if self.statement.endswith("*")
+            else label.partition("@")[0] == named or label == named
+        )
         return (
             fits
             and difference.severity == self.severity
@@ -137,9 +143,7 @@ def read_explanations(path: Path) -> tuple[Explanation, ...]:
         return ()
     try:
         entries = tomllib.loads(path.read_text("utf-8")).get("accepted", [])
-        return tuple(
-            Explanation(**{**entry, "majors": tuple(entry.get("majors", ()))}) for entry in entries
-        )
+        return tuple(Explanation(**{**entry, "majors": tuple(entry.get("majors", ()))}) for entry in entries)
     except (tomllib.TOMLDecodeError, TypeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
@@ -154,15 +158,21 @@ def compare(a: Capture, b: Capture, explanations: Sequence[Explanation] = ()) ->
         )
     names = sorted(one.settings.keys() & two.settings.keys() - HARMLESS)
     settings = tuple(
-        (name, one.settings[name], two.settings[name]) for name in names if one.settings[name] != two.settings[name]
+        (name, one.settings[name], two.settings[name])
+        for name in names
+        if one.settings[name] != two.settings[name]
     )
     majors = (one.major, two.major)
     differences = []
-    rows = {}
+    rows: dict[tuple[str, str], tuple[Row, ...]] = {}
     for label in list(a.statements) + [label for label in b.statements if label not in a.statements]:
         left, right = a.statements.get(label), b.statements.get(label)
         for difference in _statement(label, left, right, a, b):
-            reasons = [each.reason for each in explanations if each.covers(difference, majors)] if difference.counts else []
+            reasons = (
+                [each.reason for each in explanations if each.covers(difference, majors)]
+                if difference.counts
+                else []
+            )
             differences.append(
                 Difference(
                     difference.label, difference.mode, difference.severity, difference.path, difference.message,
@@ -171,7 +181,7 @@ def compare(a: Capture, b: Capture, explanations: Sequence[Explanation] = ()) ->
             )  # fmt: skip
             mode = difference.mode
             if left and right and mode in left.plans and mode in right.plans and (label, mode) not in rows:
-                rows[label, mode] = tuple(aligned(left.plans[mode].plan, right.plans[mode].plan))  # type: ignore[index]
+                rows[label, mode] = tuple(aligned(left.plans[mode].plan, right.plans[mode].plan))
     differences.sort(key=lambda each: -LADDER.index(each.severity))
     explained = any(LADDER.index(each.severity) >= LADDER.index("shape") for each in differences)
     regressed = any(each.counts for each in differences)
@@ -211,7 +221,9 @@ def _plans(label: str, mode: str, left: Explained, right: Explained) -> Iterator
     if shape(a) != shape(b):
         seen = {shape(each) for each in (left.alternate, right.alternate) if each is not None}
         if shape(a) in seen or shape(b) in seen:
-            yield Difference(label, mode, "tie", "", "another plan of the same cost, seen after a second ANALYZE")
+            yield Difference(
+                label, mode, "tie", "", "another plan of the same cost, seen after a second ANALYZE"
+            )
         else:
             for path, message in _changes(a, b, a.label):
                 yield Difference(label, mode, "shape", path, message)
@@ -251,7 +263,9 @@ def _handled(root: Node) -> float:
 def _estimates(label: str, mode: str, a: Node, b: Node, path: str) -> Iterator[Difference]:
     big, small = max(a.estimate, b.estimate), max(1.0, min(a.estimate, b.estimate))
     if big / small > ESTIMATE:
-        yield Difference(label, mode, "estimate", path, f"{a.estimate:,.0f} → {b.estimate:,.0f} rows expected")
+        yield Difference(
+            label, mode, "estimate", path, f"{a.estimate:,.0f} → {b.estimate:,.0f} rows expected"
+        )
     for left, right in zip(a.children, b.children, strict=True):
         yield from _estimates(label, mode, left, right, f"{path} / {left.label}")
 
@@ -266,7 +280,13 @@ def _changes(a: Node, b: Node, path: str) -> Iterator[tuple[str, str]]:
         yield path, f"gone: {a.title()}"
         yield from _changes(a.children[0], b, f"{path} / {a.children[0].label}")
         return
-    if a.kind != b.kind or a.index != b.index or a.backward != b.backward or a.strategy != b.strategy or a.join != b.join:
+    if (
+        a.kind != b.kind
+        or a.index != b.index
+        or a.backward != b.backward
+        or a.strategy != b.strategy
+        or a.join != b.join
+    ):
         yield path, f"{a.title()} → {b.title()}"
     elif a.conditions != b.conditions:
         for name in sorted(a.conditions.keys() | b.conditions.keys()):
@@ -332,7 +352,9 @@ def _pairs(a: Node, b: Node) -> Iterator[tuple[Node | None, Node | None]]:
             continue
         left, right = mine[a1:a2], theirs[b1:b2]
         for child in left:
-            other = next((each for each in right if each.role == child.role and each.name == child.name), None)
+            other = next(
+                (each for each in right if each.role == child.role and each.name == child.name), None
+            )
             if other is not None:
                 right.remove(other)
             yield child, other

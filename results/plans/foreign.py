@@ -1,8 +1,9 @@
 """Statements that are not ours: a folder of `.sql` files, a schema and a seed, captured like the engine's own.
 
-Each file is one statement in the form of the catalogue: parameters with a cast, `$1::text`. Its arguments are a JSON array
-in a file of the same name that ends in `.json`; a statement without parameters needs none. Schema and seed may be several
-statements each.
+Each file is one statement in the form of the catalogue: parameters with a cast, `$1::text`. Its arguments are a JSON
+array
+in a file of the same name that ends in `.json`; a statement without parameters needs none. Schema and seed may be
+several statements each.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def statements(place: Path) -> list[tuple[Statement, list[object]]]:
         try:
             statement = Statement.parse(path.stem, path.read_text("utf-8").strip().removesuffix(";"))
             beside = path.with_suffix(".json")
-            arguments = msgspec.json.decode(beside.read_bytes(), type=list[object]) if beside.is_file() else []
+            arguments = (
+                msgspec.json.decode(beside.read_bytes(), type=list[object]) if beside.is_file() else []
+            )
             statement.encode(tuple(arguments))
         except (ValueError, TypeError, msgspec.DecodeError) as error:
             raise UsageError(f"{path.name}: {error}") from error
@@ -56,10 +59,19 @@ def capture(dsn: str, source: str, out: Path, sql: Path, schema: Path, seed: Pat
     try:
         session.connection.execute("VACUUM (ANALYZE)")
         captured = {
-            statement.name: session.capture(statement, arguments, statement.name, "") for statement, arguments in wanted
+            statement.name: session.capture(statement, arguments, statement.name, "")
+            for statement, arguments in wanted
         }
         none = Profile(
-            name="own", rows=0, runnable=0, executing=0, parked=0, joining=0, signals=0, expired=0, batch=1_000
+            name="own",
+            rows=0,
+            runnable=0,
+            executing=0,
+            parked=0,
+            joining=0,
+            signals=0,
+            expired=0,
+            batch=1_000,
         )
         environment = session.environment(source=source, profile=none, labels=captured)
     finally:

@@ -3,7 +3,8 @@
 The exponent of growth is the slope of log(work) over log(size), by least squares. Work is what the widest node handles,
 and shared buffers. Against the table it may be `TABLE` at most, against the batch `BATCH`; times are not looked at.
 
-Buffers are judged by what one more page can mean: a B-tree of ten times as many rows is up to one level deeper, which is
+Buffers are judged by what one more page can mean: a B-tree of ten times as many rows is up to one level deeper,
+which is
 a page for each descent and no growth of the statement. So for each factor of ten, `DESCENTS` pages a row are taken off
 the growth of buffers: a row is found, and found again, and put into a few indexes.
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import log, log10
 from typing import Final
 
 from results.plans.folder import Capture, Captured
@@ -121,7 +122,7 @@ def _floor(point: Point) -> float:
 
 def _less_levels(point: Point, group: Sequence[Point]) -> float:
     smallest = min(group, key=lambda each: each.rows)
-    free = DESCENTS * log(point.rows / smallest.rows, 10) * max(smallest.handled, smallest.batch)
+    free = DESCENTS * log10(point.rows / smallest.rows) * max(smallest.handled, smallest.batch)
     return max(min(point.buffers, smallest.buffers), point.buffers - free)
 
 
@@ -130,7 +131,9 @@ def _points(captured: Captured, capture: Capture) -> Iterable[tuple[str, Point]]
     tables = capture.environment.tables
     for mode, explained in captured.plans.items():
         trees = (explained.plan, *(inner.plan for inner in explained.inner))
-        whole = [node.relation for tree in trees for node in walk(tree) if node.kind == "Seq Scan" and node.loops]
+        whole = [
+            node.relation for tree in trees for node in walk(tree) if node.kind == "Seq Scan" and node.loops
+        ]
         small = max(SMALL_ROWS, SMALL_BATCHES * batch)
         if any(name in tables and FEW_ROWS < tables[name].rows <= small for name in whole):
             continue

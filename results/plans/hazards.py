@@ -1,8 +1,10 @@
 """What may go wrong under another plan, or already costs more than it should: named, with the statement and the node.
 
     over-claim      a Limit over LockRows that is no CTE: under another plan it runs more than once, and locks more rows
-    lock-order      rows are changed, and waited for, in the order of a join or a scan: two such statements with two plans
-                    wait for each other. Not where the rows were locked before by a CTE that the change reads, nor one row.
+    lock-order      rows are changed, and waited for, in the order of a join or a scan: two such statements with two
+                    plans
+                    wait for each other. Not where the rows were locked before by a CTE that the change reads, nor
+                    one row.
     generic-worse   the generic plan touches more than `GENERIC_WORSE` times the buffers of the custom one
     partial-lost    the custom plan rides a partial index, the generic one does not: its predicate is a parameter
     estimate        on a hot statement, a node brings more than `ESTIMATE_OFF` times what was expected, or less
@@ -71,9 +73,14 @@ def hazards_of(captured: Captured, indexes: Mapping[str, Index]) -> Iterator[Haz
         if generic.buffers > custom.buffers * GENERIC_WORSE + FLOOR:
             ratio = generic.buffers / max(1, custom.buffers)
             yield Hazard(
-                label, "generic-worse", "", f"{generic.buffers:,} buffers, {ratio:.1f} times the custom plan's"
+                label,
+                "generic-worse",
+                "",
+                f"{generic.buffers:,} buffers, {ratio:.1f} times the custom plan's",
             )
-        lost = {name for name in _used(custom) - _used(generic) if name in indexes and indexes[name].predicate}
+        lost = {
+            name for name in _used(custom) - _used(generic) if name in indexes and indexes[name].predicate
+        }
         for name in sorted(lost):
             yield Hazard(label, "partial-lost", "", f"the generic plan does not ride {name}")
 
@@ -84,10 +91,11 @@ def _used(root: Node) -> set[str]:
 
 def _over_claims(label: str, node: Node, above: tuple[Node, ...], *, in_cte: bool) -> Iterator[Hazard]:
     in_cte = in_cte or node.name.startswith("CTE ")
-    if node.kind == "LockRows" and not in_cte and any(each.kind == "Limit" for each in above):
-        if any(each.kind in CHANGES or "Join" in each.kind or each.kind == "Nested Loop" for each in above):
-            way = " / ".join(each.label for each in (*above, node))
-            yield Hazard(label, "over-claim", way, "the rows under this limit are locked anew each time it runs")
+    limited = any(each.kind == "Limit" for each in above)
+    joined = any(each.kind in CHANGES or "Join" in each.kind or each.kind == "Nested Loop" for each in above)
+    if node.kind == "LockRows" and limited and joined and not in_cte:
+        way = " / ".join(each.label for each in (*above, node))
+        yield Hazard(label, "over-claim", way, "the rows under this limit are locked anew each time it runs")
     for child in node.children:
         yield from _over_claims(label, child, (*above, node), in_cte=in_cte)
 
@@ -109,14 +117,16 @@ def _locked(node: Node, ctes: Mapping[str, Node], seen: frozenset[str]) -> bool:
     for below in walk(node):
         if below.kind == "LockRows":
             return True
-        if below.kind == "CTE Scan" and below.cte in ctes and below.cte not in seen:
-            if _locked(ctes[below.cte], ctes, seen | {below.cte}):
-                return True
+        new = below.kind == "CTE Scan" and below.cte in ctes and below.cte not in seen
+        if new and _locked(ctes[below.cte], ctes, seen | {below.cte}):
+            return True
     return False
 
 
 def _estimates(label: str, mode: str, root: Node) -> Iterator[Hazard]:
-    limits = {id(below) for node in walk(root) if node.kind == "Limit" for below in walk(node) if below is not node}
+    limits = {
+        id(below) for node in walk(root) if node.kind == "Limit" for below in walk(node) if below is not node
+    }
     for path, node in ran(root):
         # What a limit cuts off was never meant to bring all it could.
         if node.kind in CHANGES or id(node) in limits:
@@ -124,5 +134,8 @@ def _estimates(label: str, mode: str, root: Node) -> Iterator[Hazard]:
         big, small = max(node.rows, node.estimate), max(1.0, min(node.rows, node.estimate))
         if big > FLOOR and big / small > ESTIMATE_OFF:
             yield Hazard(
-                label, "estimate", path, f"{node.title()} ({mode}): {node.estimate:,.0f} rows expected, {node.rows:,.0f} came"
+                label,
+                "estimate",
+                path,
+                f"{node.title()} ({mode}): {node.estimate:,.0f} rows expected, {node.rows:,.0f} came",
             )

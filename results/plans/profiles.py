@@ -72,7 +72,8 @@ def sized(name: str, rows: int, *, batch: int) -> Profile:
 
 
 def grown(rows: int, *, like: Profile, batch: int) -> Profile:
-    """`like` with another table around the same jobs at work: what a batch is about stays, and its surroundings grow."""
+    """`like` with another table around the same jobs at work: what a batch is about stays, and its surroundings
+    grow."""
     busy = like.executing + like.parked + like.joining
     share = min(1.0, (rows - busy) * 0.6 / max(1, like.runnable))
     return msgspec.structs.replace(

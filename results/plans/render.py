@@ -15,10 +15,14 @@ MOST: Final = 400
 _STYLE: Final = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 100rem; padding: 0 1rem; color: #1c2024; }
 h1 { font-size: 1.3rem } h2 { font-size: 1.05rem; margin-top: 2rem }
-table { border-collapse: collapse; width: 100% } td, th { text-align: left; vertical-align: top; padding: .15rem .6rem }
-tr.changed td { background: #fff4d6 } td.tree { white-space: pre-wrap; font: 12px/1.5 ui-monospace, monospace; width: 50% }
+table { border-collapse: collapse; width: 100% }
+td, th { text-align: left; vertical-align: top; padding: .15rem .6rem }
+tr.changed td { background: #fff4d6 }
+td.tree { white-space: pre-wrap; font: 12px/1.5 ui-monospace, monospace; width: 50% }
 .regressed, .error, .hazard, .work { color: #b3261e } .same, .better { color: #1a7f37 } .quiet { color: #667 }
-@media (prefers-color-scheme: dark) { body { background: #16181c; color: #e6e8eb } tr.changed td { background: #453a17 } }
+@media (prefers-color-scheme: dark) {
+  body { background: #16181c; color: #e6e8eb } tr.changed td { background: #453a17 }
+}
 """
 
 
@@ -38,7 +42,9 @@ def markdown(comparison: Comparison) -> str:
     lines = [f"### Plans: {comparison.verdict}", "", f"A: {comparison.a} · B: {comparison.b}", ""]
     if comparison.settings:
         lines += ["| setting | A | B |", "|---|---|---|"]
-        lines += [f"| `{name}` | {_cell(was)} | {_cell(now)} |" for name, was, now in comparison.settings] + [""]
+        lines += [f"| `{name}` | {_cell(was)} | {_cell(now)} |" for name, was, now in comparison.settings] + [
+            ""
+        ]
     if comparison.differences:
         lines += ["| statement | plan | severity | what | accepted |", "|---|---|---|---|---|"]
         lines += [
@@ -62,7 +68,8 @@ def html(comparison: Comparison) -> str:
     ]
     if comparison.settings:
         rows = "".join(
-            f"<tr><td>{escape(name)}<td>{escape(was)}<td>{escape(now)}" for name, was, now in comparison.settings
+            f"<tr><td>{escape(name)}<td>{escape(was)}<td>{escape(now)}"
+            for name, was, now in comparison.settings
         )
         parts.append(f"<h2>Settings that differ</h2><table><tr><th>setting<th>A<th>B{rows}</table>")
     shown: dict[tuple[str, str], list[Difference]] = {}
@@ -78,7 +85,9 @@ def html(comparison: Comparison) -> str:
         parts.append("</ul>")
         if (label, mode) in comparison.rows:
             parts.append(_trees(comparison.rows[label, mode]))
-    parts.append(f"<p>{comparison.statements} statements; {escape(_counted(comparison.differences))}.</p></html>")
+    parts.append(
+        f"<p>{comparison.statements} statements; {escape(_counted(comparison.differences))}.</p></html>"
+    )
     return "\n".join(parts)
 
 
@@ -102,14 +111,16 @@ def _side(node: Node | None, depth: int) -> str:
     if node is None:
         return ""
     indent = "  " * depth
-    conditions = "".join(f"\n{indent}    {escape(name)}: {escape(value)}" for name, value in node.conditions.items())
+    conditions = "".join(
+        f"\n{indent}    {escape(name)}: {escape(value)}" for name, value in node.conditions.items()
+    )
     return f"{indent}{escape(_line(node))}<span class='quiet'>{conditions}</span>"
 
 
 def _line(node: Node) -> str:
     if not node.loops:
         return f"{node.title()}  (never executed)"
-    told = f"rows {node.rows:g} × {node.loops:g}, {node.buffers:,} buffers"
+    told = f"rows {node.rows:g} x {node.loops:g}, {node.buffers:,} buffers"
     return f"{node.title()}  {told}" + (f", {node.wal_bytes:,} WAL bytes" if node.wal_bytes else "")
 
 

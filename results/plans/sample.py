@@ -1,4 +1,5 @@
-"""What stands in a seeded database: the rows that the arguments of statements name. Read once a capture, in id order."""
+"""What stands in a seeded database: the rows that the arguments of statements name. Read once a capture, in id
+order."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ LIMIT: Final = 2_000
 class Sample:
     """Columns of the first `LIMIT` rows of each kind, scattered over the tables as their statuses are.
 
-    `held`: (id, claim, key, shard, rate) of executing rows whose lease runs on. `slots`: (key, shard) of those that hold
-    one, and `xid` a transaction that no count has seen. `place`: (updated_at as text, id) in the middle of the terminal.
+    `held`: (id, claim, key, shard, rate) of executing rows whose lease runs on. `slots`: (key, shard) of those that
+    hold one, and `xid` a transaction that no count has seen. `place`: (updated_at as text, id) in the middle of the
+    terminal.
     """
 
     batch: int
@@ -76,7 +78,7 @@ def read(connection: psycopg.Connection[Any], rows: int, batch: int) -> Sample:
             "tuple[str, int]",
             fetch(
                 "SELECT updated_at::text, id FROM gen_durable WHERE status IN ('done', 'failed')"
-                f" AND id > {rows // 2} ORDER BY updated_at, id"
+                " AND id > (SELECT max(id) / 2 FROM gen_durable) ORDER BY updated_at, id"
             )[0],
         ),
         xid=fetch("SELECT pg_current_xact_id()::text")[0][0],

@@ -1,7 +1,7 @@
 """The shapes that must hold on every version (plans.md, "Shapes that must hold"): data for each statement, pure checks.
 
-Rules, each by the name that a violation carries. A unit is one row of the batch; a statement about one row has a unit of
-one. What was never executed breaks no rule.
+Rules, each by the name that a violation carries. A unit is one row of the batch; a statement about one row has a
+unit of one. What was never executed breaks no rule.
 
     index           the named scan rides one of its indexes; a table no larger than the small profile may be read whole
     seq-scan        no other Seq Scan of a table that is larger than that
@@ -64,7 +64,9 @@ class Violation:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.label} ({self.mode}): {self.rule}: {self.message}" + (f" [{self.path}]" if self.path else "")
+        return f"{self.label} ({self.mode}): {self.rule}: {self.message}" + (
+            f" [{self.path}]" if self.path else ""
+        )
 
 
 def _by(*indexes: str) -> tuple[str, ...]:
@@ -103,8 +105,17 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "picker/flush_drop": Shape(probes={"s": _by("signals_target")}, pages=30),
     "picker/flush_consume": Shape(probes={"s": _by("signals_pkey")}),
     "picker/flush_join": Shape(probes={"g": _PK}),
-    "picker/flush_recheck": Shape(probes={"unseen:g": _PK, "unseen:s": _by("signals_target", "signals_target_id_dedup_key_key"), "g": _PK}, rows=6),
-    "picker/signal": Shape(one=True, probes={"target:g": _by("gen_durable_pkey", "gen_durable_correlation"), "wake:g": _PK}),
+    "picker/flush_recheck": Shape(
+        probes={
+            "unseen:g": _PK,
+            "unseen:s": _by("signals_target", "signals_target_id_dedup_key_key"),
+            "g": _PK,
+        },
+        rows=6,
+    ),
+    "picker/signal": Shape(
+        one=True, probes={"target:g": _by("gen_durable_pkey", "gen_durable_correlation"), "wake:g": _PK}
+    ),
     "picker/expire_awaits": Shape(probes={"expired:g": _by("gen_durable_await_deadline"), "g": _by(TID)}),
     "picker/heartbeat": Shape(probes={"held:g": _PK, "g": _PK}),
     "picker/release": Shape(probes={"held:g": _PK, "g": _PK}),
@@ -117,7 +128,9 @@ SHAPES: Final[Mapping[str, Shape]] = {
         probes={"doomed:g": _PK, "doomed:c": _by("gen_durable_parent"), "g": _PK}, closed=True
     ),
     # Once a boot, over what is below the margin: all the expired where the node is not well.
-    "maintenance/reclaim": Shape(probes={"left_behind:g": _by("gen_durable_lease"), "g": _by(TID)}, rows=8, loops=8),
+    "maintenance/reclaim": Shape(
+        probes={"left_behind:g": _by("gen_durable_lease"), "g": _by(TID)}, rows=8, loops=8
+    ),
     # Keys and shards of a batch are joined in memory: one level for each row's key.
     "limiter/admit": Shape(probes={"wanted:g": _PK, "stamped:g": _PK}, rows=40, loops=4, sort=4, pages=60),
     "limiter/credit": Shape(probes={"due:b": _BUCKETS, "b": _BUCKETS}),
@@ -126,7 +139,10 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "limiter/reconcile_lock": Shape(probes={"b": _BUCKETS}),
     # Counts all the executing rows, once a page of keys.
     "limiter/reconcile": Shape(
-        probes={"used:g": _by("gen_durable_lease", "gen_durable_concurrency_active")}, rows=12, loops=4, sort=12
+        probes={"used:g": _by("gen_durable_lease", "gen_durable_concurrency_active")},
+        rows=12,
+        loops=4,
+        sort=12,
     ),
     # Reads the buckets whole; it is the only one, and runs every minute or so.
     "limiter/sweep_buckets": Shape(rows=120, loops=4, sort=120, pages=40),
@@ -141,12 +157,16 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "store/lock": Shape(probes={"e": _EXECUTIONS}),
     "store/commit": Shape(
         probes={
-            "found:e": _EXECUTIONS, "found:p": _EVENTS, "updated:e": _EXECUTIONS, "stepped:t": _TRACE,
-            "trimmed:t": _TRACE, "disarmed:t": _TIMERS,
+            "found:e": _EXECUTIONS,
+            "found:p": _EVENTS,
+            "updated:e": _EXECUTIONS,
+            "stepped:t": _TRACE,
+            "trimmed:t": _TRACE,
+            "disarmed:t": _TIMERS,
         },
         rows=12,
         pages=90,
-    ),  # fmt: skip
+    ),
     "store/commit_cas": Shape(one=True),
     "store/append_trace": Shape(one=True, probes={"stepped:t": _TRACE, "trimmed:t": _TRACE}),
     "store/trace": Shape(one=True, probes={"t": _TRACE}),
@@ -162,11 +182,13 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "relay/broadcast": Shape(probes={"o": _by("outbox_broadcast")}, rows=1.1),
     "relay/move": Shape(
         probes={
-            "busy:o": _by("outbox_lane"), "due:o": _by("outbox_lane"), "due:s": _by("spawns_child"),
+            "busy:o": _by("outbox_lane"),
+            "due:o": _by("outbox_lane"),
+            "due:s": _by("spawns_child"),
             "moved:o": _OUTBOX,
         },
         pages=60,
-    ),  # fmt: skip
+    ),
     "relay/patience": Shape(one=True),
     "relay/spawns": Shape(probes={"s": _SPAWNS, "e": _EXECUTIONS}),
     "relay/sweep": Shape(probes={"due:t": _by("timers_due"), "fired:t": _TIMERS}, pages=40),
@@ -199,11 +221,13 @@ def check(capture: Capture, shapes: Mapping[str, Shape] = SHAPES) -> list[Violat
     ]
 
 
-def check_statement(captured: Captured, tables: Mapping[str, Table], batch: int, shape: Shape) -> list[Violation]:
+def check_statement(
+    captured: Captured, tables: Mapping[str, Table], batch: int, shape: Shape
+) -> list[Violation]:
     """The rules broken by one statement, in both modes, the statements inside its functions included."""
     if captured.error:
         return [Violation(captured.label, "both", "failed", "", captured.error)]
-    found = []
+    found: list[Violation] = []
     for mode, explained in captured.plans.items():
         judged = _Judged(captured.label, mode, tables, 1 if shape.one else batch, shape)
         found += judged.whole(explained.plan)
@@ -252,7 +276,9 @@ class _Judged:
             if not self._reads_small_table(node):
                 if node.handled > shape.rows * unit + SLACK:
                     yield self._broken(
-                        "rows", where, f"{node.title()} handles {node.handled:,.0f} rows for a batch of {unit}"
+                        "rows",
+                        where,
+                        f"{node.title()} handles {node.handled:,.0f} rows for a batch of {unit}",
                     )
                 holds = node.kind in ("Sort", "Hash") or node.strategy == "Hashed"
                 if holds and node.rows > shape.sort * unit + SLACK / 6:
@@ -260,9 +286,14 @@ class _Judged:
                         "sort", where, f"{node.title()} holds {node.rows:,.0f} rows for a batch of {unit}"
                     )
             if node.loops > shape.loops * unit + SLACK / 6:
-                yield self._broken("loops", where, f"{node.title()} runs {node.loops:,.0f} times for a batch of {unit}")
+                yield self._broken(
+                    "loops", where, f"{node.title()} runs {node.loops:,.0f} times for a batch of {unit}"
+                )
             if node.hashed and any(
-                below.relation and below.loops for child in node.children if child.role == "SubPlan" for below in walk(child)
+                below.relation and below.loops
+                for child in node.children
+                if child.role == "SubPlan"
+                for below in walk(child)
             ):
                 yield self._broken("hashed-subplan", where, f"{node.title()} hashes a subquery over a table")
             for text in shape.forbids:
@@ -279,8 +310,12 @@ class _Judged:
             wanted = self._shape.probes.get(name)
             if wanted is None:
                 if self._shape.closed and node.loops:
-                    yield self._broken("stranger", path, f"reads {node.relation} as {name}, which is not in its shape")
-            elif node.loops and not indexes_of(node) <= {*wanted} | ({""} if node.kind != "Seq Scan" else set()):
+                    yield self._broken(
+                        "stranger", path, f"reads {node.relation} as {name}, which is not in its shape"
+                    )
+            elif node.loops and not indexes_of(node) <= {*wanted} | (
+                {""} if node.kind != "Seq Scan" else set()
+            ):
                 used = ", ".join(sorted(indexes_of(node)))
                 yield self._broken("index", path, f"{name} rides {used}, not {' or '.join(wanted)}")
             elif node.loops and node.kind == "Seq Scan" and (not self._small(node) or wanted == (TID,)):
@@ -291,16 +326,22 @@ class _Judged:
 
     def _absent(self, name: str, root: Node) -> Iterator[Violation]:
         # Postgres leaves out what it can prove to be empty, such as a branch on a null argument.
-        if any(node.kind == "Result" and node.conditions.get("One-Time Filter") == "false" for node in walk(root)):
+        if any(
+            node.kind == "Result" and node.conditions.get("One-Time Filter") == "false" for node in walk(root)
+        ):
             return
-        yield self._broken("index", "", f"there is no scan of {name}, which should ride {self._shape.probes[name][0]}")
+        yield self._broken(
+            "index", "", f"there is no scan of {name}, which should ride {self._shape.probes[name][0]}"
+        )
 
     def _locks(self, node: Node, above: tuple[str, ...], *, in_cte: bool) -> Iterator[Violation]:
         in_cte = in_cte or node.name.startswith("CTE ")
         joined = any(kind in CHANGES or kind in _JOINS for kind in above)
         if node.kind == "LockRows" and "Limit" in above and joined and not in_cte:
             yield self._broken(
-                "over-claim", " / ".join(above), "a Limit over LockRows stands in a join: run again, it locks other rows"
+                "over-claim",
+                " / ".join(above),
+                "a Limit over LockRows stands in a join: run again, it locks other rows",
             )
         for child in node.children:
             yield from self._locks(child, (*above, node.kind), in_cte=in_cte)

@@ -1,7 +1,7 @@
 """A plan as pure data, the same for every version of Postgres.
 
-`parse` reads what EXPLAIN (ANALYZE, BUFFERS, WAL, FORMAT JSON) of 13 to 18 says and keeps what can be held against a rule
-or against another plan; costs and times are left out. What the versions write differently is made one form:
+`parse` reads what EXPLAIN (ANALYZE, BUFFERS, WAL, FORMAT JSON) of 13 to 18 says and keeps what can be held against a
+rule or against another plan; costs and times are left out. What the versions write differently is made one form:
 
 - fields that came or went (Disabled and Index Searches of 18, Async Capable of 14, Storage of 17) are not read;
 - rows are per loop, whole before 18 and with a fraction since: both are numbers here;
@@ -9,8 +9,8 @@ or against another plan; costs and times are left out. What the versions write d
   parameters are `$1` too, and stay;
 - constants that differ from run to run (instants, arrays, long texts) are `?`.
 
-Identity is by alias: a claim names one table three times. `Node.label` is the node's place among its siblings by what it
-is, and `paths` gives each node the labels from the root.
+Identity is by alias: a claim names one table three times. `Node.label` is the node's place among its siblings by
+what it is, and `paths` gives each node the labels from the root.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ CONDITIONS: Final = (
     "Conflict Arbiter Indexes", "Function Name",
 )  # fmt: skip
 SCANS: Final = frozenset(
-    ("Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Heap Scan", "Tid Scan", "Tid Range Scan", "Sample Scan")
+    (
+        "Seq Scan",
+        "Index Scan",
+        "Index Only Scan",
+        "Bitmap Heap Scan",
+        "Tid Scan",
+        "Tid Range Scan",
+        "Sample Scan",
+    )
 )
 CHANGES: Final = frozenset(("Insert", "Update", "Delete", "Merge"))
 
@@ -36,7 +44,9 @@ _INITPLAN: Final = re.compile(r"(?:InitPlan|SubPlan) (\d+) \(returns ([$\d,]+)\)
 _RUN_CONSTANT: Final = re.compile(r"'(?:[^']|'')*'::(?!durable_status\b)(\w+(?: \w+)*(?:\[\])?)")
 _TEXT_CONSTANT: Final = re.compile(r"^text$|^character varying$|^boolean$")
 _RESULT: Final = re.compile(r"\((?:InitPlan|SubPlan) \d+\)\.col\d+")
-_HASHED: Final = re.compile(r"\((?:ANY \([^()]* = )?\(?hashed SubPlan \d+\)?(?:\.col\d+\)*)?\)|\(?hashed SubPlan \d+\)?")
+_HASHED: Final = re.compile(
+    r"\((?:ANY \([^()]* = )?\(?hashed SubPlan \d+\)?(?:\.col\d+\)*)?\)|\(?hashed SubPlan \d+\)?"
+)
 _NUMBERED: Final = re.compile(r"\b(SubPlan|InitPlan) \d+\b")
 
 
@@ -89,7 +99,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def title(self) -> str:
         """One line that a person recognises from EXPLAIN."""
-        parts = [f"{self.name}: " if self.name else "", f"{self.join} " if self.join not in ("", "Inner") else ""]
+        parts = [
+            f"{self.name}: " if self.name else "",
+            f"{self.join} " if self.join not in ("", "Inner") else "",
+        ]
         parts += [f"{self.strategy} " if self.strategy not in ("", "Plain") else "", self.kind]
         if self.backward:
             parts.append(" backward")
@@ -112,7 +125,9 @@ def parse(explained: Mapping[str, Any]) -> Plan:
     """One element of EXPLAIN's JSON array. Raises KeyError where it is none."""
     names = dict(_results(explained["Plan"]))
     settings = explained.get("Settings", {})
-    return Plan(root=_node(explained["Plan"], names), settings={name: str(value) for name, value in settings.items()})
+    return Plan(
+        root=_node(explained["Plan"], names), settings={name: str(value) for name, value in settings.items()}
+    )
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -138,7 +153,17 @@ def ran(root: Node) -> Iterator[tuple[str, Node]]:
 def shape(node: Node) -> Any:
     """What makes two plans the same plan: kinds, indexes, order, conditions; no numbers."""
     conditions = tuple(sorted(node.conditions.items()))
-    what = (node.kind, node.name, node.role, node.alias, node.cte, node.index, node.backward, node.join, node.hashed)
+    what = (
+        node.kind,
+        node.name,
+        node.role,
+        node.alias,
+        node.cte,
+        node.index,
+        node.backward,
+        node.join,
+        node.hashed,
+    )
     return (*what, node.strategy, conditions, tuple(shape(child) for child in node.children))
 
 

@@ -13,7 +13,17 @@ from engine.statements import Catalogue
 from invariants.mutants import PLANS
 from results.plans import arguments, render
 from results.plans.comparing import Explanation, aligned, compare, read_explanations
-from results.plans.folder import Capture, Captured, Environment, Explained, Index, Table, read, write_environment, write_statement
+from results.plans.folder import (
+    Capture,
+    Captured,
+    Environment,
+    Explained,
+    Index,
+    Table,
+    read,
+    write_environment,
+    write_statement,
+)
 from results.plans.growth import Point, fitted, slope
 from results.plans.hazards import hazards_of
 from results.plans.profiles import PROFILES
@@ -34,17 +44,24 @@ def leaf(alias: str = "g", **more: object) -> Node:
 
 
 def over(*children: Node, kind: str = "Nested Loop", **more: object) -> Node:
-    node = msgspec.convert({"kind": kind, "role": "Outer", "rows": 10.0, "loops": 1.0, "hits": 20, **more}, Node)
+    node = msgspec.convert(
+        {"kind": kind, "role": "Outer", "rows": 10.0, "loops": 1.0, "hits": 20, **more}, Node
+    )
     return msgspec.structs.replace(node, children=children)
 
 
-def captured(plan: Node, generic: Node | None = None, *, label: str = "picker/claim", **more: Node) -> Captured:
+def captured(
+    plan: Node, generic: Node | None = None, *, label: str = "picker/claim", alternate: Node | None = None
+) -> Captured:
     return Captured(
         label=label,
         statement=label.partition("@")[0],
         text="SELECT",
         key="k",
-        plans={"custom": Explained(plan=plan, **more), "generic": Explained(plan=generic or plan)},
+        plans={
+            "custom": Explained(plan=plan, alternate=alternate),
+            "generic": Explained(plan=generic or plan),
+        },
     )
 
 
@@ -66,7 +83,9 @@ def a_capture(*statements: Captured, major: int = 18, settings: dict[str, str] |
 
 
 def rules(plan: Node, shape: Shape) -> set[str]:
-    found = check_statement(captured(plan), {"gen_durable": Table(100_000, 1), "timers": Table(1_000, 1)}, 100, shape)
+    found = check_statement(
+        captured(plan), {"gen_durable": Table(100_000, 1), "timers": Table(1_000, 1)}, 100, shape
+    )
     return {violation.rule for violation in found}
 
 
@@ -85,7 +104,9 @@ def test_a_statement_without_arguments_is_missing() -> None:
 def test_the_plan_mutant_applies(name: str) -> None:
     mutant = PLANS[name]
     patched = mutant.apply(CATALOGUE)
-    assert {label for label in CATALOGUE if patched[label].text != CATALOGUE[label].text} == set(mutant.statements)
+    assert {label for label in CATALOGUE if patched[label].text != CATALOGUE[label].text} == set(
+        mutant.statements
+    )
     assert mutant.statements or mutant.alterations()
 
 
@@ -94,7 +115,9 @@ def test_13_and_18_name_the_same_scans_and_indexes(name: str) -> None:
     old, new = recorded(f"{name}-13"), recorded(f"{name}-18")
 
     def scans(root: Node) -> list[tuple[str, str]]:
-        return [(scan_name(path, node), node.index) for path, node in paths(root) if node.relation and node.index]
+        return [
+            (scan_name(path, node), node.index) for path, node in paths(root) if node.relation and node.index
+        ]
 
     assert scans(old) == scans(new)
 
@@ -102,7 +125,8 @@ def test_13_and_18_name_the_same_scans_and_indexes(name: str) -> None:
 def test_what_versions_write_differently_is_one_form() -> None:
     old, new = recorded("relay-move-13"), recorded("relay-move-18")
     conditions = [
-        [node.conditions["Index Cond"] for node in walk(root) if node.index == "outbox_pkey"] for root in (old, new)
+        [node.conditions["Index Cond"] for node in walk(root) if node.index == "outbox_pkey"]
+        for root in (old, new)
     ]
     assert conditions[0] == conditions[1] == [["(seq = ANY (subquery))"]][0]
     # A generic plan's own parameters stay.
@@ -111,7 +135,9 @@ def test_what_versions_write_differently_is_one_form() -> None:
 
 def test_memoize_of_14_is_all_that_13_lacks_in_the_claim() -> None:
     rows = list(aligned(recorded("picker-claim-13"), recorded("picker-claim-18")))
-    alone = {(row.left or row.right or Node(kind="")).kind for row in rows if row.left is None or row.right is None}
+    alone = {
+        (row.left or row.right or Node(kind="")).kind for row in rows if row.left is None or row.right is None
+    }
     replaced = {row.right.kind for row in rows if row.left and row.right and row.left.kind != row.right.kind}
     assert "Memoize" in alone | replaced
     assert "Tid Scan" not in alone | replaced
@@ -146,7 +172,11 @@ def test_the_numbers_of_a_run_are_no_part_of_a_shape() -> None:
         ("loops", leaf(rows=0.0, loops=300.0), Shape()),
         ("sort", over(leaf(), kind="Sort", rows=300.0), Shape()),
         ("pages", leaf(hits=9_999), Shape()),
-        ("condition", leaf(conditions={"Filter": "split_part(key, ':', 1) = 'g'"}), Shape(forbids=("split_part",))),
+        (
+            "condition",
+            leaf(conditions={"Filter": "split_part(key, ':', 1) = 'g'"}),
+            Shape(forbids=("split_part",)),
+        ),
         ("hashed-subplan", over(leaf(role="SubPlan"), kind="Index Scan", hashed=True), Shape()),
         ("over-claim", over(over(over(leaf(), kind="LockRows"), kind="Limit")), Shape()),
     ],
@@ -182,14 +212,22 @@ def test_hazards_are_named_with_their_node() -> None:
     lost = captured(leaf(hits=100), leaf(index="gen_durable_pkey", hits=900), label="x")
     assert [each.kind for each in hazards_of(lost, indexes)] == ["generic-worse", "partial-lost"]
     update = over(over(leaf()), kind="Update", relation="gen_durable", alias="g")
-    assert {(each.kind, each.node) for each in hazards_of(captured(update), indexes)} == {("lock-order", "Update g")}
+    assert {(each.kind, each.node) for each in hazards_of(captured(update), indexes)} == {
+        ("lock-order", "Update g")
+    }
     off = captured(leaf(estimate=5_000.0, rows=2.0))
     assert {each.kind for each in hazards_of(off, indexes)} == {"estimate"}
 
 
 def test_a_change_of_rows_that_a_cte_has_locked_has_no_order() -> None:
     cte = over(over(leaf(), kind="LockRows"), kind="Limit", name="CTE c", role="InitPlan")
-    update = over(cte, over(leaf("c", kind="CTE Scan", cte="c", index="")), kind="Update", relation="gen_durable", alias="g")
+    update = over(
+        cte,
+        over(leaf("c", kind="CTE Scan", cte="c", index="")),
+        kind="Update",
+        relation="gen_durable",
+        alias="g",
+    )
     assert list(hazards_of(captured(update), {})) == []
 
 
@@ -225,7 +263,9 @@ def test_a_plan_that_a_second_analyze_had_seen_is_a_tie() -> None:
 
 
 def test_a_statement_on_one_side_is_an_error() -> None:
-    comparison = compare(a_capture(captured(leaf()), captured(leaf(), label="x")), a_capture(captured(leaf())))
+    comparison = compare(
+        a_capture(captured(leaf()), captured(leaf(), label="x")), a_capture(captured(leaf()))
+    )
     assert [(each.label, each.severity) for each in comparison.differences] == [("x", "error")]
 
 
@@ -245,7 +285,9 @@ def test_an_explained_difference_is_no_regression_only_where_the_explanation_fit
 def test_explanations_are_read_and_a_broken_file_says_so(tmp_path: Path) -> None:
     path = tmp_path / "explanations.toml"
     assert read_explanations(path) == ()
-    path.write_text('[[accepted]]\nstatement = "*"\nseverity = "shape"\nmajors = [13]\nreason = "r"\n', "utf-8")
+    path.write_text(
+        '[[accepted]]\nstatement = "*"\nseverity = "shape"\nmajors = [13]\nreason = "r"\n', "utf-8"
+    )
     assert read_explanations(path) == (Explanation("*", "shape", "r", majors=(13,)),)
     path.write_text("[[accepted]]\nnonsense = 1\n", "utf-8")
     with pytest.raises(UsageError, match="nonsense"):
@@ -261,7 +303,9 @@ def test_captures_of_other_data_are_not_compared() -> None:
 
 def test_a_comparison_says_settings_first_and_shows_both_trees() -> None:
     a = a_capture(captured(leaf()))
-    b = a_capture(captured(leaf(index="gen_durable_pkey", conditions={"Filter": "a < b"})), settings={"work_mem": "1MB"})
+    b = a_capture(
+        captured(leaf(index="gen_durable_pkey", conditions={"Filter": "a < b"})), settings={"work_mem": "1MB"}
+    )
     comparison = compare(a, b)
     assert render.text(comparison).splitlines()[2] == "setting work_mem: 4MB → 1MB"
     assert render.text(comparison).splitlines()[-1] == "verdict: regressed"
