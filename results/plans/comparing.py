@@ -40,7 +40,7 @@ import msgspec
 from engine.errors import UsageError
 from results.plans.folder import Capture, Captured, Explained
 from results.plans.hazards import hazards_of
-from results.plans.tree import Node, shape
+from results.plans.tree import Node, canonical, shape
 
 Severity = Literal["equal", "tie", "better", "estimate", "shape", "work", "hazard", "error"]
 LADDER: Final[tuple[Severity, ...]] = get_args(Severity)
@@ -288,10 +288,10 @@ def _changes(a: Node, b: Node, path: str) -> Iterator[tuple[str, str]]:
         or a.join != b.join
     ):
         yield path, f"{a.title()} → {b.title()}"
-    elif a.conditions != b.conditions:
+    elif _own(a) != _own(b) and a.conditions != b.conditions:
         for name in sorted(a.conditions.keys() | b.conditions.keys()):
             was, now = a.conditions.get(name, "none"), b.conditions.get(name, "none")
-            if was != now:
+            if canonical(was) != canonical(now):
                 yield path, f"{name} of {a.title()}: {was} → {now}"
     elif a.hashed != b.hashed:
         yield path, f"{a.title()}: a SubPlan is {'no longer ' if a.hashed else ''}hashed"

@@ -47,6 +47,9 @@ _RESULT: Final = re.compile(r"\((?:InitPlan|SubPlan) \d+\)\.col\d+")
 _HASHED: Final = re.compile(
     r"\((?:ANY \([^()]* = )?\(?hashed SubPlan \d+\)?(?:\.col\d+\)*)?\)|\(?hashed SubPlan \d+\)?"
 )
+_WORD: Final = re.compile(r"'(?:[^']|'')*'|[\w.$?\[\]]+|[<>=!~@&|+*/:-]+")
+_PARAMETER: Final = re.compile(r"^\$\d+")
+_WINDOW: Final = re.compile(r"OVER (?:\(\?\)|w\d+)")
 _NUMBERED: Final = re.compile(r"\b(SubPlan|InitPlan) \d+\b")
 
 
@@ -152,7 +155,7 @@ def ran(root: Node) -> Iterator[tuple[str, Node]]:
 
 def shape(node: Node) -> Any:
     """What makes two plans the same plan: kinds, indexes, order, conditions; no numbers."""
-    conditions = tuple(sorted(node.conditions.items()))
+    conditions = tuple(sorted((name, canonical(text)) for name, text in node.conditions.items()))
     what = (
         node.kind,
         node.name,
@@ -165,6 +168,16 @@ def shape(node: Node) -> Any:
         node.hashed,
     )
     return (*what, node.strategy, conditions, tuple(shape(child) for child in node.children))
+
+
+def canonical(condition: str) -> tuple[str, ...]:
+    """What a condition says, whatever order a version writes it in: its words and operators, sorted.
+
+    Before 17 the result of an InitPlan and a parameter of a generic plan are both `$1`: here, all are `$`. Windows have
+    had names since 18.
+    """
+    text = _WINDOW.sub("OVER", condition.replace("(subquery)", "$"))
+    return tuple(sorted(_PARAMETER.sub("$", word) for word in _WORD.findall(text)))
 
 
 def _results(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

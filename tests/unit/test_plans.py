@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from engine.errors import UsageError
 from engine.statements import Catalogue
 from invariants.mutants import PLANS
 from results.plans import arguments, render
+from results.plans.command import baselines
 from results.plans.comparing import Explanation, aligned, compare, read_explanations
 from results.plans.folder import (
     Capture,
@@ -343,3 +345,21 @@ def test_what_grows_with_the_table_or_faster_than_the_batch_is_named() -> None:
     assert growth(0, 1) == ""
     assert "table: exponent 0.50" in growth(0.5, 1)
     assert "batch: exponent 2.00" in growth(0, 2)
+
+
+BASELINES = sorted(path.name for path in baselines().iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("major", BASELINES)
+def test_a_committed_baseline_is_whole_and_holds_its_shapes(major: str) -> None:
+    capture = read(baselines() / major)
+    assert (str(capture.environment.major), capture.environment.profile) == (major, PROFILES["medium"])
+    assert set(capture.statements) == set(arguments.BY_LABEL)
+    assert check(capture) == []
+
+
+@pytest.mark.parametrize(("a", "b"), list(pairwise(BASELINES)))
+def test_what_differs_between_the_baselines_of_two_versions_is_explained(a: str, b: str) -> None:
+    reasons = read_explanations(baselines() / "explanations.toml")
+    comparison = compare(read(baselines() / a), read(baselines() / b), reasons)
+    assert [str(each) for each in comparison.differences if each.counts] == []
