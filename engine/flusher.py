@@ -193,7 +193,8 @@ class Flusher:
                             "committed": [[hold.id, hold.claim] for hold in ended.holds],
                         },
                     )
-                except (OutcomeUnknown, Unavailable):
+                except (OutcomeUnknown, Unavailable, psycopg.errors.ReadOnlySqlTransaction):
+                    # A standby that will be promoted, or is not the server any more, has nothing against the values.
                     self._observer.count("reconnect")
                 except psycopg.OperationalError as error:
                     waited = isinstance(error, psycopg.errors.LockNotAvailable)

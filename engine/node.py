@@ -30,7 +30,7 @@ from engine.picker import Commit, Picker
 from engine.pokes import Pokes
 from engine.policy import FlusherPolicy, NodePolicy
 from engine.scheduler import Scheduler
-from engine.sessions import OutcomeUnknown, Sessions, Unavailable
+from engine.sessions import IDLE_IN_TRANSACTION_MS, OutcomeUnknown, Sessions, Unavailable
 from engine.sweeper import Sweeper, queue_of_claim
 
 MAX_THREADS = 64
@@ -82,11 +82,17 @@ class Node:
         out and another node takes them over."""
         policy = self._policy
         places = sorted({policy.flusher_of(queue.name) for queue in policy.queues})
-        size = len(policy.queues) + len(places) + OTHER_SESSIONS
+        size = policy.max_sessions or len(policy.queues) + len(places) + OTHER_SESSIONS
         threads = ThreadPoolExecutor(
             min(MAX_THREADS, sum(queue.concurrency for queue in policy.queues)), thread_name_prefix="step"
         )
-        async with Sessions(self._dsn, self._observer, size=size, name=self._session_name) as sessions:
+        async with Sessions(
+            self._dsn,
+            self._observer,
+            size=size,
+            name=self._session_name,
+            idle_in_transaction_ms=min(policy.lease_ttl_ms, IDLE_IN_TRANSACTION_MS),
+        ) as sessions:
             if self._limiter is not None:
                 await self._until_configured(sessions, self._limiter)
             sweeper = self._sweeper(sessions)

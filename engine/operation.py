@@ -10,7 +10,14 @@ What an operation may yield:
 1. A `Call`: one statement. Outside of a transaction it is a transaction of its own. It is answered with its rows.
 2. `Begin()` and `Commit()`: what stands between them is one transaction. They are answered with no rows.
 3. A tuple of those, sent together, in one round trip where the driver's libpq has a pipeline mode. It is answered with
-   a list, one entry per member. No member can depend on another's answer; the first that fails ends the tuple.
+   a list, one entry per member. No member can depend on another's answer; the first that fails ends the tuple. Of a
+   tuple that leaves its transaction open the last member goes by itself: psycopg leaves a pipeline with a Sync and a
+   Flush, and a server that is told to flush no longer counts the session as idle, so the time-out that bounds an open
+   transaction (`engine.sessions`) would never come (docs/findings.md, "locks of a frozen node").
+
+Who is interrupted while he waits for the server (a greenlet that is killed, a signal's handler that raises) loses the
+connection: on one whose answers were left unread, the next question would get the answer to the last. psycopg makes an
+error of its own of an interruption inside of a pipeline; `perform` raises the interruption.
 
 On any error inside a transaction the driver rolls back before the operation sees the error. An operation that ends
 inside of a transaction is a mistake of its author: the driver rolls back and raises AssertionError.
@@ -22,13 +29,14 @@ whatever the default of the server or the role is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from engine.statements import Argument, Statement
 
@@ -117,15 +125,46 @@ async def perform_async(connection: psycopg.AsyncConnection[Any], operation: Ope
 
 
 def _send(connection: psycopg.Connection[Any], pending: Request | tuple[Request, ...]) -> object:
+    settled, handled = _is_settled(connection), sys.exception()
+    try:
+        return _ask(connection, pending)
+    except BaseException as error:
+        if not settled or _is_settled(connection):
+            raise
+        connection.close()
+        interruption = _interruption(error, handled)
+        if interruption is None or interruption is error:
+            raise
+        raise interruption from None
+
+
+def _is_settled(connection: psycopg.Connection[Any]) -> bool:
+    """Whether every question on it has been answered; a closed one has none."""
+    pgconn = connection.pgconn
+    return connection.closed or (
+        pgconn.pipeline_status == PipelineStatus.OFF and pgconn.transaction_status != TransactionStatus.ACTIVE
+    )
+
+
+def _interruption(error: BaseException, handled: BaseException | None) -> BaseException | None:
+    """What is no error but an order to stop, and may stand behind an error; not what the caller was at already."""
+    found: BaseException | None = error
+    while found is not handled and isinstance(found, Exception):
+        found = found.__context__
+    return None if found is handled else found
+
+
+def _ask(connection: psycopg.Connection[Any], pending: Request | tuple[Request, ...]) -> object:
     requests = _requests(pending)
     with ExitStack() as stack:
         cursors = [stack.enter_context(psycopg.RawCursor(connection)) for _ in requests]
-        with ExitStack() as pipeline:
-            if PIPELINE and len(requests) > 1:
-                pipeline.enter_context(connection.pipeline())
-            for cursor, request in zip(cursors, requests, strict=True):
-                query, arguments = _query(request)
-                cursor.execute(query, arguments, prepare=arguments is not None)
+        for together in _round_trips(requests, _in_transaction(connection)):
+            with ExitStack() as pipeline:
+                if PIPELINE and len(together) > 1:
+                    pipeline.enter_context(connection.pipeline())
+                for place in together:
+                    query, arguments = _query(requests[place])
+                    cursors[place].execute(query, arguments, prepare=arguments is not None)
         answers = [cursor.fetchall() if cursor.description else [] for cursor in cursors]
     return answers if isinstance(pending, tuple) else answers[0]
 
@@ -136,18 +175,28 @@ async def _send_async(
     requests = _requests(pending)
     async with AsyncExitStack() as stack:
         cursors = [await stack.enter_async_context(psycopg.AsyncRawCursor(connection)) for _ in requests]
-        async with AsyncExitStack() as pipeline:
-            if PIPELINE and len(requests) > 1:
-                await pipeline.enter_async_context(connection.pipeline())
-            for cursor, request in zip(cursors, requests, strict=True):
-                query, arguments = _query(request)
-                await cursor.execute(query, arguments, prepare=arguments is not None)
+        for together in _round_trips(requests, _in_transaction(connection)):
+            async with AsyncExitStack() as pipeline:
+                if PIPELINE and len(together) > 1:
+                    await pipeline.enter_async_context(connection.pipeline())
+                for place in together:
+                    query, arguments = _query(requests[place])
+                    await cursors[place].execute(query, arguments, prepare=arguments is not None)
         answers = [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
     return answers if isinstance(pending, tuple) else answers[0]
 
 
 def _requests(pending: Request | tuple[Request, ...]) -> Sequence[Request]:
     return pending if isinstance(pending, tuple) else (pending,)
+
+
+def _round_trips(requests: Sequence[Request], in_transaction: bool) -> tuple[range, ...]:
+    """Which of the requests go together; see the module's third rule."""
+    last = len(requests) - 1
+    opened = in_transaction or any(isinstance(request, Begin) for request in requests)
+    if opened and not isinstance(requests[last], Commit):
+        return range(last), range(last, last + 1)
+    return (range(last + 1),)
 
 
 def _query(request: Request) -> tuple[bytes, list[str | None] | None]:

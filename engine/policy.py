@@ -104,6 +104,9 @@ class NodePolicy:
     part of `max_poll_interval_ms`, and costs a connection a node and, in Postgres, a lock on the whole database's
     notification queue at each commit that notifies. Worth it for queues that are idle most of the time and must be fast
     then.
+
+    `max_sessions`: the database sessions that the node may have beside that of its pokes; None: one for each scheduler
+    and flusher, and some for heartbeat and sweeps. With fewer they wait for each other, a heartbeat for a flush too.
     """
 
     instance: str
@@ -133,6 +136,7 @@ class NodePolicy:
     flushers: tuple[FlusherPolicy, ...] = ()
     pokes: bool = False
     poke_debounce_ms: float = 20.0
+    max_sessions: int | None = None
 
     def __post_init__(self) -> None:
         for name in POSITIVE:
@@ -148,6 +152,8 @@ class NodePolicy:
                 check_key(name, getattr(self, name))
             except UnstorableValue as error:
                 raise PolicyError(str(error)) from None
+        if self.max_sessions is not None and self.max_sessions < 1:
+            raise PolicyError(f"max_sessions must be positive, not {self.max_sessions}")
         if not self.queues:
             raise PolicyError("a node needs at least one queue")
         if len({queue.name for queue in self.queues}) < len(self.queues):

@@ -34,7 +34,10 @@ class UnstorableValue(ValueError):
 
 
 def check_text(field: str, value: object) -> str:
-    """The same text. Raises UnstorableValue for what is not text, a NUL character or half a surrogate pair."""
+    """The same text. Raises UnstorableValue for what is not text, a NUL character or half a surrogate pair.
+
+    A member of an enumeration that is text comes back as that text: drivers and `str` know others for it.
+    """
     if not isinstance(value, str):
         raise UnstorableValue(f"{field} must be text, not {type(value).__name__}")
     if "\x00" in value:
@@ -43,17 +46,17 @@ def check_text(field: str, value: object) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise UnstorableValue(f"{field} holds half a surrogate pair, which is not text") from None
-    return value
+    return str.__str__(value)
 
 
 def check_key(field: str, value: object) -> str:
     """The same text, which an index can hold. Raises UnstorableValue as `check_text`, and for a text too long."""
-    size = len(check_text(field, value).encode())
-    if size > MAX_INDEXED_BYTES:
+    text = check_text(field, value)
+    if (size := len(text.encode())) > MAX_INDEXED_BYTES:
         raise UnstorableValue(
             f"{field} is {size} bytes long; an index of it holds at most {MAX_INDEXED_BYTES}"
         )
-    return str(value)
+    return text
 
 
 def check_instant(field: str, value: object) -> datetime:
@@ -82,10 +85,11 @@ def to_json(field: str, value: object) -> str:
     return text
 
 
-def to_json_text(field: str, value: object) -> str:
+def to_json_text(field: str, value: object, levels: int = MAX_JSON_DEPTH) -> str:
     """JSON text of a value that a `text` column gives back equal, NUL characters and all.
 
-    Raises UnstorableValue for what JSON cannot express, and what is too big or too deep. A tuple comes back as a list.
+    Raises UnstorableValue for what JSON cannot express, and what is too big or nests more than `levels` deep. A tuple
+    comes back as a list.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -98,8 +102,8 @@ def to_json_text(field: str, value: object) -> str:
         raise UnstorableValue(f"{field} is {size} bytes of JSON; the limit is {MAX_JSON_BYTES}")
     if (key := _key_that_is_no_text(value)) is not None:
         raise UnstorableValue(f"{field} has the key {key[0]!r}, which is not text")
-    if (text.count("[") + text.count("{")) > MAX_JSON_DEPTH and _depth(value) > MAX_JSON_DEPTH:
-        raise UnstorableValue(f"{field} nests more than {MAX_JSON_DEPTH} levels deep")
+    if (text.count("[") + text.count("{")) > levels and _depth(value) > levels:
+        raise UnstorableValue(f"{field} nests more than {levels} levels deep")
     return text
 
 

@@ -70,11 +70,17 @@ class CasChain(Watcher):
             if saved.after is None:
                 continue
             self.checked += 1
-            problem = _break(saved)
+            problem = _break(saved) or self._misplaced(saved.id)
             if problem is not None:
                 self.findings.add(
                     f"execution {saved.id} {problem}", (), transaction.number, (), about(saved.id)
                 )
+
+    def _misplaced(self, execution: str) -> str | None:
+        """An execution that is found in two shards has two chains."""
+        if self.elsewhere.is_here(execution):
+            return None
+        return f"is saved here, and lives in shard {self.elsewhere.place_of(execution)}"
 
     def conclude(self, _: Rest) -> str | None:
         for (execution, version), operations in (
@@ -314,7 +320,7 @@ class UnknownOutcome(Watcher):
             if saved.after is not None:
                 self._last[saved.id] = max(saved.after, self._last.get(saved.id, 0))
 
-    def conclude(self, _: Rest) -> str | None:
+    def conclude(self, rest: Rest) -> str | None:
         for (execution, version), operations in (
             {} if self.witness is None else self.witness.commits
         ).items():
@@ -322,7 +328,8 @@ class UnknownOutcome(Watcher):
             told = [o for o in operations if o.type == "ok"]
             undecided = [o for o in operations if is_undecided(o)]
             self.checked += len(undecided)
-            if told and not made:
+            # What a ledger that ends early does not show may have come after its end.
+            if told and not made and rest.summary.complete:
                 self._add(
                     execution, f"version {version} was never committed, and its writer was told so", told
                 )

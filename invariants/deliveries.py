@@ -17,27 +17,12 @@ from invariants.commits import about, writer
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Transaction
 from invariants.rules import Rest, Watcher
-from invariants.stored import FORKED, QUEUED, SAVED, SENT, TIMED, Timed
+from invariants.stored import FORKED, QUEUED, SAVED, SENT, TIMED, Timed, event_id
 from invariants.verdict import MAX_VIOLATIONS
 from invariants.witness import Witness
 
 # Emits that were acknowledged before they were published are remembered so far back.
 _REMEMBERED: Final = 10_000
-
-
-class _Id(msgspec.Struct):
-    id: str | None = None
-
-
-_ID = msgspec.json.Decoder(_Id)
-
-
-def event_id(event: bytes) -> str | None:
-    """The id in an event's JSON; None where there is none."""
-    try:
-        return _ID.decode(event).id
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 def delivered(operation: Operation) -> list[int] | None:
@@ -57,6 +42,8 @@ class _Emit(msgspec.Struct):
     event: str | None
     number: int
     delivered: bool = False
+    # When it was acknowledged, for one whose target lives elsewhere.
+    done_us: int | None = None
 
 
 class OutboxNoLoss(Watcher):
@@ -84,6 +71,9 @@ class OutboxNoLoss(Watcher):
         self._publishes = False
         # Children that are still to be made, each with the number of its spawns.
         self._unborn: dict[str, int] = {}
+        # Emits to other shards, and in which transaction children were first forked that live there.
+        self._abroad: list[_Emit] = []
+        self._forked: dict[str, int] = {}
         self._named: dict[int, list[Operation]] = {}
         # One that took what it could and never said what that was may have delivered any row.
         self._unknown = False
@@ -104,6 +94,8 @@ class OutboxNoLoss(Watcher):
                     _Emit(sent.seq, emitter, sent.target, event_id(sent.event), transaction.number),
                 )
         for forked in stored.forked:
+            if forked.born and not self.elsewhere.is_here(forked.child):
+                self._forked.setdefault(forked.child, transaction.number)
             count = self._unborn.pop(forked.child, 0) + (1 if forked.born else -1)
             if count > 0:
                 self._unborn[forked.child] = count
@@ -117,7 +109,9 @@ class OutboxNoLoss(Watcher):
     def _emit(self, transaction: Transaction, emit: _Emit) -> None:
         self.checked += 1
         self._pending[emit.seq] = emit
-        if emit.target is not None and emit.event is not None:
+        if emit.target is not None and not self.elsewhere.is_here(emit.target):
+            self._abroad.append(emit)
+        elif emit.target is not None and emit.event is not None:
             self._published.setdefault((emit.target, emit.event), []).append(emit)
         if emit.emitter is not None:
             if emit.seq < self._emitted.get(emit.emitter, 0):
@@ -158,6 +152,9 @@ class OutboxNoLoss(Watcher):
             )
         if emit.target is None or emit.event is None:
             return
+        if not self.elsewhere.is_here(emit.target):
+            emit.done_us = transaction.committed_us
+            return
         key = (emit.target, emit.event)
         waiting = self._published.get(key, [])
         if emit in waiting:
@@ -181,10 +178,38 @@ class OutboxNoLoss(Watcher):
         if self._publishes:
             for emit in (*self._lost, *self._early.values()):
                 self._add(None, emit, "was acknowledged and never delivered")
+        if self.elsewhere.is_known and self.elsewhere.publishes():
+            self._judge_abroad()
         if rest.evidence.at_rest:
             for emit in self._pending.values():
                 self._add(None, emit, "stands in the outbox at rest")
-        return None
+        return self.elsewhere.why_unknown
+
+    def _judge_abroad(self) -> None:
+        """Emits to other shards: published there, in the order of their emitter, and after their target was made."""
+        latest: dict[tuple[str, str], tuple[int, int]] = {}
+        for emit in self._abroad:
+            assert emit.target is not None
+            if emit.event is None:
+                continue
+            published = self.elsewhere.published(emit.target, emit.event)
+            if published is None:
+                if emit.done_us is not None:
+                    self._add(None, emit, "was acknowledged and never delivered")
+                continue
+            if emit.done_us is not None and published.committed_us > emit.done_us + self.elsewhere.slack_us:
+                self._add(None, emit, "was acknowledged before it was delivered")
+            born = self.elsewhere.born(emit.target)
+            if self._forked.get(emit.target, emit.number + 1) <= emit.number and (
+                born is None or born.rank > published.rank
+            ):
+                self._add(None, emit, "was delivered before its target was made")
+            if emit.emitter is not None:
+                rank, seq = latest.get((emit.emitter, emit.target), (0, 0))
+                if published.rank < rank:
+                    self._add(None, emit, f"was delivered before row {seq} of the same emitter")
+                else:
+                    latest[emit.emitter, emit.target] = (published.rank, emit.seq)
 
     def _add(
         self,
@@ -215,12 +240,17 @@ class SpawnOnce(Watcher):
         self._pending: dict[int, tuple[str, str]] = {}
         # Every child ever forked, and how often it was made.
         self._made: dict[str, int] = {}
+        # Children that live in other shards: their parents, and when the intent went.
+        self._abroad: dict[str, tuple[str, int | None]] = {}
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         for forked in changes.stored.forked:
             if forked.born:
                 self.checked += 1
                 self._pending[forked.seq] = (forked.parent, forked.child)
+                if not self.elsewhere.is_here(forked.child):
+                    self._abroad.setdefault(forked.child, (forked.parent, None))
+                    continue
                 there = changes.find("executions", forked.child.encode()) is not None
                 self._made.setdefault(forked.child, int(there))
         for saved in changes.stored.saved:
@@ -232,14 +262,32 @@ class SpawnOnce(Watcher):
         for forked in changes.stored.forked:
             if not forked.born:
                 self._pending.pop(forked.seq, None)
-                if not self._made.get(forked.child):
+                if not self.elsewhere.is_here(forked.child):
+                    parent, done_us = self._abroad.get(forked.child, (forked.parent, None))
+                    self._abroad[forked.child] = (parent, done_us or transaction.committed_us)
+                elif not self._made.get(forked.child):
                     self._add(transaction, forked.child, "was acknowledged and not made", forked.parent)
 
     def conclude(self, rest: Rest) -> str | None:
+        if self.elsewhere.is_known:
+            self._judge_abroad()
         if rest.evidence.at_rest:
             for parent, child in self._pending.values():
                 self._add(None, child, "is still to be made at rest", parent)
-        return None
+        return self.elsewhere.why_unknown
+
+    def _judge_abroad(self) -> None:
+        """Children of other shards: made there once, and not after the intent went."""
+        for child, (parent, done_us) in self._abroad.items():
+            born = self.elsewhere.born(child)
+            if self.elsewhere.births(child) > 1:
+                self._add(None, child, "is made a second time", parent)
+            if done_us is None:
+                continue
+            if born is None:
+                self._add(None, child, "was acknowledged and not made", parent)
+            elif born.committed_us > done_us + self.elsewhere.slack_us:
+                self._add(None, child, "was acknowledged before it was made", parent)
 
     def _add(
         self, transaction: Transaction | None, child: str, problem: str, parent: str | None = None

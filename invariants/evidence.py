@@ -3,7 +3,8 @@ read.
 
 A run's folder holds `ledger.pgoutput` (`ledger/frames.py`), `ledger.json` (`LedgerSummary`, written by the
 recorder), `history-*.msgpack` (`history/events.py`) and `run.json`, of which `Evidence` is the part that is
-judged; it may hold anything else besides.
+judged; it may hold anything else besides. A run on several servers has a folder `shard-N` for each, with a ledger, its
+summary, and the evidence of that server (`run.json`); the histories are of all.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class Evidence(msgspec.Struct, frozen=True):
     `pg_stat_database.deadlocks` over the run, None when it could not be read or was reset by a crash.
     `server_log`: the server's log lines of this database that hold an error, None when there is no access.
     `no_ledger`: why there is none, in words for the user. `clock_slack_ms`: how far the server's clock may be
-    from this machine's. `exercises`: the invariants that the run sets out to exercise; None: it does not say, and
-    every one of them counts. `areas`: whose rules these are (`invariants/areas.py`); those of another area have a say
-    only where something was subject to them. `trace_max`: the length of every store's trace ring, None where nobody
-    says.
+    from this machine's; `shares_clock`: it runs on this machine. `exercises`: the invariants that the run sets out to
+    exercise; None: it does not say, and every one of them counts. `areas`: whose rules these are
+    (`invariants/areas.py`); those of another area have a say only where something was subject to them. `trace_max`: the
+    length of every store's trace ring, None where nobody says.
     """
 
     at_rest: bool = False
@@ -52,6 +53,7 @@ class Evidence(msgspec.Struct, frozen=True):
     server_log: tuple[str, ...] | None = None
     no_ledger: str | None = None
     clock_slack_ms: float = 1000.0
+    shares_clock: bool = False
     exercises: tuple[str, ...] | None = None
     areas: tuple[str, ...] = ("picker",)
     trace_max: int | None = None

@@ -1,7 +1,8 @@
 """What a run put the engine through while its load lasted: counts of what the rules can only be tried by.
 
 A rule that held where nothing happened has shown nothing. So each exercise is counted from the ledger and the history,
-over the time from the phase `load` to the phase after it; a run without phases counts as a whole.
+over the time from the phase `load` to the phase after it; a run without phases counts as a whole. These are the
+picker's; what a run of the store is asked for stands in `invariants/stored_exercise.py`.
 
     denials            rows that an admission did not let in
     throttles          those of them that asked for tokens of a rate limit
@@ -38,6 +39,27 @@ EXERCISES: Final = (
 FREE: Final = 1.0
 
 
+class Span:
+    """From the phase `load` to the phase after it, on the history's clock and on the ledger's."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        phases = [o for o in operations if o.f == "phase"]
+        began = next((o for o in phases if o.value["phase"] == "load"), None)
+        over = next((o for o in phases if began is not None and o.start_ns > began.start_ns), None)
+        self._from_ns = 0 if began is None else began.start_ns
+        self._to_ns = 2**63 if over is None else over.start_ns
+        self._from_us = 0 if began is None else (began.start_ns + began.wall_offset_ns) // 1000
+        self._to_us = 2**63 if over is None else (over.start_ns + over.wall_offset_ns) // 1000
+
+    def holds(self, operation: Operation) -> bool:
+        """Whether the operation began within it."""
+        return self._from_ns <= operation.start_ns < self._to_ns
+
+    def counts(self, transaction: Transaction) -> bool:
+        """Whether the transaction was committed within it."""
+        return self._from_us <= transaction.committed_us < self._to_us
+
+
 class Exercise:
     """Fed like a rule, it judges nothing."""
 
@@ -49,20 +71,13 @@ class Exercise:
         self._gates = Levels(GATE)
         self._full: set[str] = set()
         self._denied: set[tuple[int, str]] = set()
-        phases = [o for o in witness.operations if o.f == "phase"]
-        began = next((o for o in phases if o.value["phase"] == "load"), None)
-        over = next((o for o in phases if began is not None and o.start_ns > began.start_ns), None)
-        self._from_ns = 0 if began is None else began.start_ns
-        self._to_ns = 2**63 if over is None else over.start_ns
-        # The same span on the wall clock, in which the ledger counts.
-        self._from_us = 0 if began is None else (began.start_ns + began.wall_offset_ns) // 1000
-        self._to_us = 2**63 if over is None else (over.start_ns + over.wall_offset_ns) // 1000
+        self._span = Span(witness.operations)
         self._tell(witness.operations)
 
     def _tell(self, operations: Sequence[Operation]) -> None:
         counts, chains = self.counts, set()
         for o in operations:
-            if o.type != "ok" or not self._from_ns <= o.start_ns < self._to_ns:
+            if o.type != "ok" or not self._span.holds(o):
                 continue
             if o.f == "flush":
                 lasting = {(row, claim) for row, claim, kind in o.value["outcomes"] if kind == "continue"}
@@ -80,7 +95,7 @@ class Exercise:
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         """Follow one transaction."""
-        counting = self._from_us <= transaction.committed_us < self._to_us
+        counting = self._span.counts(transaction)
         for key in self._gates.observe(changes.buckets):
             full = sum(level.available for level in self._gates.now.get(key, {}).values()) < FREE
             if full and key not in self._full and key in self._gates.now:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -13,31 +13,46 @@ from invariants.history.events import HistoryError
 from invariants.history.operations import Operation, merge_folder
 from invariants.judge import judge
 from invariants.ledger.frames import NAME, FrameError, read_transactions
-from invariants.ledger.pgoutput import DecodeError, Transaction
+from invariants.ledger.pgoutput import DecodeError
+from invariants.sharded import Recorded, judge_shards
 from invariants.verdict import Report
+
+SHARD: Final = "shard-"
 
 
 class FolderError(UsageError):
     """A folder that holds no run, or a file of it that cannot be read; one sentence."""
 
 
+def ledger_folder(folder: Path, shard: int, shards: int) -> Path:
+    """Where the ledger of one server stands, with its summary: in the run's folder, or, where there are several, in
+    `shard-0`, `shard-1`, … below it, each with a `run.json` of its own."""
+    return folder if shards == 1 else folder / f"{SHARD}{shard}"
+
+
 def judge_folder(folder: Path, evidence: Evidence | None = None) -> Report:
     """Judge a recorded run. `evidence` overrides what `run.json` says. Raises FolderError."""
-    ledger = folder / NAME
     if not folder.is_dir():
         raise FolderError(f"{folder} is no folder")
+    shards = len(list(folder.glob(f"{SHARD}*"))) or 1
+    folders = [ledger_folder(folder, shard, shards) for shard in range(shards)]
     histories = sorted(folder.glob("history-*.msgpack"))
-    if not ledger.exists() and not histories:
+    if not histories and not any((each / NAME).exists() for each in folders):
         raise FolderError(f"{folder} holds no run: neither {NAME} nor a history-*.msgpack")
     try:
-        known = read_evidence(folder) if evidence is None else evidence
-        if not ledger.exists() and known.no_ledger is None:
-            known = msgspec.structs.replace(known, no_ledger="the run recorded no ledger")
         operations: list[Operation] | None = merge_folder(folder) if histories else None
-
-        def transactions() -> Iterable[Transaction]:
-            return read_transactions(ledger)
-
-        return judge(transactions, operations, known, read_ledger_summary(folder))
+        recorded = [_recorded(each, evidence) for each in folders]
+        if shards > 1:
+            return judge_shards(recorded, operations)
+        [one] = recorded
+        return judge(one.transactions, operations, one.evidence, one.summary)
     except (FrameError, DecodeError, HistoryError, msgspec.DecodeError, OSError) as error:
         raise FolderError(f"{folder} cannot be judged: {error}") from error
+
+
+def _recorded(folder: Path, evidence: Evidence | None) -> Recorded:
+    ledger = folder / NAME
+    known = read_evidence(folder) if evidence is None else evidence
+    if not ledger.exists() and known.no_ledger is None:
+        known = msgspec.structs.replace(known, no_ledger="the run recorded no ledger")
+    return Recorded(lambda: read_transactions(ledger), known, read_ledger_summary(folder))

@@ -18,6 +18,7 @@ from typing import Final
 
 from invariants.areas import AREAS, STORED_RULES
 from invariants.changes import BUCKETS, CONFIGS, SIGNALS, Changes, Columns, Parser, Sorter
+from invariants.elsewhere import ALONE, Elsewhere
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.exercise import Exercise
 from invariants.history.operations import Operation
@@ -27,6 +28,7 @@ from invariants.picker import PICKER_RULES, TABLE, is_settled
 from invariants.rules import Findings, Found, Rest, Rule
 from invariants.stored import TABLES as STORED_TABLES
 from invariants.stored import StoredParser
+from invariants.stored_exercise import StoredExercise
 from invariants.verdict import Judgement, Report, Violation, Witnessed, judgement
 from invariants.verdict import Row as EvidenceRow
 from invariants.witness import Witness
@@ -66,10 +68,13 @@ class Judge:
     """Feed it transactions in commit order, then `conclude`.
 
     It holds the rules of all areas; a run has changes of some. A rule that raises is out, and unknown with the
-    exception as its reason; the others go on.
+    exception as its reason; the others go on. `areas`: those whose exercises are counted. `elsewhere`:
+    what lives in other shards.
     """
 
-    def __init__(self, witness: Witness | None = None) -> None:
+    def __init__(
+        self, witness: Witness | None = None, areas: Sequence[str] = (), elsewhere: Elsewhere = ALONE
+    ) -> None:
         self.transactions = 0
         self.changes = 0
         self._witness = witness
@@ -77,9 +82,15 @@ class Judge:
         self._settled: Callable[[Row], bool] = lambda _: False
         self._columns: Columns | None = None
         self._picker_rules: list[Rule] = []
-        self._stored_rules: list[Rule] = [rule(None, witness) for rule in STORED_RULES]
+        watchers = [rule(None, witness) for rule in STORED_RULES]
+        for watcher in watchers:
+            watcher.elsewhere = elsewhere
+        self._stored_rules: list[Rule] = [*watchers]
         self._rules = self._stored_rules
-        self.exercise: Exercise | None = None
+        self._areas = areas
+        self._exercises: list[Exercise | StoredExercise] = []
+        if witness is not None and {"store", "transport"} & set(areas):
+            self._exercises.append(StoredExercise(witness))
         self._sorter: Sorter | None = None
         self._parser = Parser()
         self._stored = StoredParser()
@@ -94,6 +105,11 @@ class Judge:
     def violations(self) -> int:
         """How many so far."""
         return sum(rule.findings.count for rule in self._rules)
+
+    @property
+    def exercised(self) -> dict[str, int]:
+        """What was counted, of all areas."""
+        return {name: count for exercise in self._exercises for name, count in exercise.counts.items()}
 
     def _is_settled(self, row: Row) -> bool:
         return self._settled(row)
@@ -119,8 +135,9 @@ class Judge:
 
     def _feed(self, transaction: Transaction, changes: Changes) -> None:
         mask = changes.mask
-        if self.exercise is not None and self.exercise.groups & mask:
-            self._count(self.exercise, transaction, changes)
+        for exercise in self._exercises:
+            if exercise.groups & mask:
+                self._count(exercise, transaction, changes)
         listeners = self._listeners.get(mask)
         if listeners is None:
             listeners = self._listeners[mask] = [rule for rule in self._rules if rule.groups & mask]
@@ -130,12 +147,12 @@ class Judge:
             except Exception as error:  # noqa: BLE001  # unknown, never held
                 self._out(rule, error)
 
-    def _count(self, exercise: Exercise, transaction: Transaction, changes: Changes) -> None:
+    def _count(self, exercise: Exercise | StoredExercise, transaction: Transaction, changes: Changes) -> None:
         """Figures that cannot be had cost no verdict."""
         try:
             exercise.transaction(transaction, changes)
         except Exception:  # noqa: BLE001
-            self.exercise = None
+            self._exercises = [each for each in self._exercises if each is not exercise]
 
     def _replay(self, transaction: Transaction) -> Changes:
         apply, replay, sorter = self._state.apply, self._state.replay, self._sorter
@@ -171,7 +188,8 @@ class Judge:
     def _make_rules(self, columns: Columns) -> None:
         self._picker_rules = self._rules = [rule(columns, self._witness) for rule in PICKER_RULES]
         self._listeners.clear()
-        self.exercise = None if self._witness is None else Exercise(columns, self._witness)
+        if self._witness is not None and "picker" in self._areas:
+            self._exercises.append(Exercise(columns, self._witness))
         early, self._early = self._early, []
         for transaction, changes in early:
             self._feed(transaction, changes)
@@ -239,13 +257,15 @@ def judge(
     operations: Sequence[Operation] | None,
     evidence: Evidence,
     summary: LedgerSummary,
+    elsewhere: Elsewhere = ALONE,
 ) -> Report:
     """Judge a run: `transactions` is called once, and once more when there is evidence to collect.
 
-    `operations` is the merged history, None where there is none. Raises what reading the ledger raises.
+    `operations` is the merged history, None where there is none; `elsewhere` what lives in other shards
+    (`invariants/sharded.py`). Raises what reading the ledger raises.
     """
     witness = None if operations is None else Witness(operations)
-    first = Judge(witness)
+    first = Judge(witness, evidence.areas, elsewhere)
     if evidence.no_ledger is None:
         for transaction in transactions():
             first.observe(transaction)
@@ -266,7 +286,8 @@ def judge(
         first.transactions,
         first.changes,
         0 if operations is None else len(operations),
-        {} if first.exercise is None else first.exercise.counts,
+        first.exercised,
+        evidence.areas,
     )
 
 

@@ -276,8 +276,12 @@ class RateLiveness:
         counter = Counter(policy)
         for o, alone in lone(operations):
             if o.type == "info" or o.end_ns is None:
-                # Whether and when it drew is unknown from here on.
-                return
+                # Whether it drew is unknown, and when, until it is surely over.
+                over_ns = self._witness.over_ns(o) if self._witness is not None else None
+                if over_ns is None:
+                    return
+                counter.empty(over_ns)
+                continue
             if id(o) not in mine or o.type != "ok":
                 if o.f == "admit":
                     counter.empty(o.end_ns)

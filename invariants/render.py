@@ -76,10 +76,10 @@ def invariants_table(report: Report) -> Table:
 
 
 def _silent(report: Report) -> set[str]:
-    """The rules of areas that the run was not about at all."""
+    """The rules of areas that the run is not about, but for those that something was subject to."""
     exercised = {j.invariant for j in report.judgements if j.verdict != "not_exercised"}
-    names = ({rule.name for rule in area.rules} for area in AREAS.values())
-    return {name for area in names if not area & exercised for name in area}
+    others = (area.rules for name, area in AREAS.items() if name not in report.areas)
+    return {rule.name for rules in others for rule in rules} - exercised
 
 
 def print_violation(console: Console, judgement: Judgement, violation: Violation) -> None:

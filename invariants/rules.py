@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from invariants.changes import Changes, Columns
+from invariants.elsewhere import ALONE, Elsewhere
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Transaction
@@ -98,12 +99,13 @@ class Rule(Protocol):
 
 class Watcher:
     """What the rules of the store and of the transport begin with: nothing checked, nothing found. They need no
-    columns of the picker's."""
+    columns of the picker's. `elsewhere`: what lives in other shards, where there are several."""
 
     name: str
     statement: str
     groups = 0
     needs_ledger, needs_history, needs_rest = True, False, False
+    elsewhere: Elsewhere = ALONE
 
     def __init__(self, _: Columns | None, witness: Witness | None) -> None:
         self.checked = 0

@@ -12,6 +12,7 @@ from typing import Final
 
 from invariants.commits import CasChain, CommitAtomic, ConflictTyped, EffectOnce, UnknownOutcome
 from invariants.deliveries import OutboxNoLoss, SpawnOnce, TimerRearm
+from invariants.endings import ExecutionEnds
 from invariants.readings import ListingComplete, ReadFresh, TraceRing
 from invariants.rules import Watcher
 
@@ -19,7 +20,7 @@ __all__ = ["STORE_ALWAYS", "STORE_RULES"]
 
 STORE_RULES: Final[tuple[type[Watcher], ...]] = (
     CasChain, CommitAtomic, ConflictTyped, OutboxNoLoss, EffectOnce, TimerRearm, SpawnOnce, TraceRing, ReadFresh,
-    ListingComplete, UnknownOutcome,
+    ListingComplete, UnknownOutcome, ExecutionEnds,
 )  # fmt: skip
 
 # What every run exercises that commits anything, whatever it declares.

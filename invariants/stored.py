@@ -127,6 +127,21 @@ class Stored:
         self.leased: list[Leased] | tuple[()] = ()
 
 
+class _Id(msgspec.Struct):
+    id: str | None = None
+
+
+_ID = msgspec.json.Decoder(_Id)
+
+
+def event_id(event: bytes) -> str | None:
+    """The id in an event's JSON; None where there is none."""
+    try:
+        return _ID.decode(event).id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 Reading = Callable[[Row | None, Row | None], Any]
 
 

@@ -22,6 +22,7 @@ Verdict = Literal["held", "violated", "unknown"]
 Finding = Literal["held", "violated", "unknown", "not_exercised"]
 EXIT_CODES: Final[dict[Verdict, int]] = {"held": 0, "violated": 1, "unknown": 4}
 MAX_VIOLATIONS: Final = 20
+NOTHING_SUBJECT: Final = "nothing in this run was subject to it"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -70,13 +71,15 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All judgements of a run, and what they rest on. `exercised`: see `invariants.exercise`."""
+    """All judgements of a run, and what they rest on. `exercised`: see `invariants.exercise`. `areas`: what the run is
+    about."""
 
     judgements: tuple[Judgement, ...]
     transactions: int = 0
     changes: int = 0
     operations: int = 0
     exercised: dict[str, int] = msgspec.field(default_factory=dict)
+    areas: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -149,5 +152,5 @@ def judgement(
     if reason is not None:
         return Judgement(invariant, "unknown", checked, 0, (), reason)
     if checked == 0:
-        return Judgement(invariant, "unknown", 0, 0, (), "nothing in this run was subject to it")
+        return Judgement(invariant, "unknown", 0, 0, (), NOTHING_SUBJECT)
     return Judgement(invariant, "held", checked)

@@ -23,7 +23,7 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     expire       {"limit"}                                → {"ids", "xid"}
     gc           {"limit", "retention_ms"}                → {"ids"}
     count        {"event", "amount"} alone, no invoke; `poke_dropped` says that a notification was held back
-    fault        {"fault", "target", "pid", …}            → ok when healed
+    fault        {"fault", "target", "pid", …}            → ok when healed, {"did": {what: how often}}
     phase        {"phase": "load" | "drain" | "rest"}
 
     store.load         {"execution": id}                  → {"version": v or None}
@@ -31,7 +31,8 @@ The contract of values, per operation, as nodes and clients record them (`invoke
                         "trace": bool}                    → {"version": old + 1}
                        a `fail` has {"error": "StoreConflict" or "EventAlreadyProcessed", "found": v or None} and may
                        say {"version": the object's, "clean": no transaction was left open}; `info` is what
-                       CommitOutcomeUnknown says
+                       CommitOutcomeUnknown says. `"ends": true` beside it: the execution comes to an end by itself, as
+                       soon as those that `"needs": [ids]` names are there
     store.list         {"filters": {…}}                   → {"ids": [of one complete paging]}
     relay.deliver      {"seqs": [oldest first]}           → {}, or {} → {"seqs"}; relay.broadcast the same
     relay.spawn        {}                                 → {"seqs"}
@@ -68,6 +69,10 @@ LIMITERS = ("admit", "credit", "reconcile", "sweep_buckets", "sync_config")
 REMARKS = ("count", "phase", "fault", "step")
 # Connection failures, operator intervention, and errors that the driver made up itself.
 UNCERTAIN_CLASSES = ("08", "57")
+# Faults after whose end no session of before is left.
+CRASHES = ("crash", "failover")
+# The server's last word to a session that it ends.
+ENDED_SESSION = ("25P03", "57P01", "57P02")
 MASK = 0xFFFFFFFF
 
 
@@ -108,6 +113,7 @@ class Witness:
         self.deliveries: list[Operation] = []
         self.delivered: set[tuple[int, str]] = set()
         self.limiters: list[Operation] = []
+        self.crashes: list[Operation] = []
         self.counts: Counter[str] = Counter()
         self.retention_ms: float | None = None
         # For how long its collector was to keep each row that was collected.
@@ -137,6 +143,8 @@ class Witness:
         elif o.f == "claim":
             self.names_claims = True
             self.claims[o.value["claim"]] = o
+        elif o.f == "fault" and o.value["fault"] in CRASHES:
+            self.crashes.append(o)
         elif o.f == "signal":
             self.deliveries.append(o)
             if o.type == "ok" and o.result["target"] is not None and o.value["dedup"] is not None:
@@ -182,6 +190,13 @@ class Witness:
             # A claim has several steps where it is continued in line; an inbox only grows under one.
             key = (o.value["id"], o.value["claim"])
             self.handed[key] = self.handed.get(key, frozenset()) | frozenset(signals)
+
+    def over_ns(self, o: Operation) -> int | None:
+        """When an operation is over on the server too, None where nobody can say. One of unknown outcome may still be
+        under way when its caller has given up, but not in a session that the server ended, and not after a crash."""
+        if o.end_ns is not None and (o.type != "info" or error_of(o).get("sqlstate") in ENDED_SESSION):
+            return o.end_ns
+        return next((c.end_ns for c in self.crashes if c.end_ns is not None and o.start_ns <= c.end_ns), None)
 
     def may_end(self, insert: Insert) -> bool:
         """Whether its machine prescribes an end, and every signal that this end needs was delivered."""

@@ -1,4 +1,4 @@
-"""`python -m stress`: race nodes under faults, and judge."""
+"""`python -m stress`: race nodes under faults, explore schedules, and judge."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ from stress.config import SUBJECTS, checked
 from stress.display import Display
 from stress.faults import FAULTS
 from stress.scenarios import SCENARIOS
+from stress.schedules.commands import explore_command, replay_command
 
 
 @click.group(cls=FrontDoor)
 def stress() -> None:
-    """Trying to make it happen: swarms that race nodes under faults."""
+    """Trying to make it happen: swarms that race nodes under faults, and schedules that leave nothing to chance."""
 
 
 @stress.command("run")
 @click.option(
-    "--pg", default="embedded", show_default=True, help="embedded, 13 to 18, system:N, container:N, dsn:..."
+    "--pg",
+    multiple=True,
+    default=("embedded",),
+    show_default="embedded",
+    help="embedded, 13 to 18, system:N, container:N, dsn:...; several times: shards of a store.",
 )
 @click.option("--seconds", default=20.0, show_default=True, help="How long the load lasts.")
 @click.option("--nodes", default=4, show_default=True, help="How many node processes race.")
@@ -43,7 +48,7 @@ def stress() -> None:
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
 def run_command(
-    pg: str,
+    pg: tuple[str, ...],
     seconds: float,
     nodes: int,
     seed: int | None,
@@ -85,6 +90,10 @@ def run_command(
     elif not quiet:
         print_summary(judged)
     sys.exit(judged.exit_code)
+
+
+stress.add_command(explore_command)
+stress.add_command(replay_command)
 
 
 if __name__ == "__main__":

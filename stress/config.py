@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.errors import UsageError
 from engine.postgres import Source, parse_pg
+from engine.postgres.standby import OLDEST
 from invariants.mutants import REGISTRY
-from stress.faults import FAULTS
+from stress.faults import FAULTS, FaultKind
 from stress.scenarios import SCENARIOS
+from stress.subjects import Subject
 
 SUBJECTS = ("reference",)
 
 MAX_NODES = 64
+MAX_SERVERS = 8
 MAX_SECONDS = 24 * 3600.0
 
 # A run's leases are short, so that a fault that outlasts them fits many times into a short run.
@@ -28,9 +31,11 @@ LOCUST_WORKERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """A checked request. `faults` are names in the order in which they were given, without repetition."""
+    """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
+    the order in which they were given, without repetition; `left_out` says in a sentence each which of `all` this run
+    cannot have."""
 
-    source: Source
+    sources: tuple[Source, ...]
     seconds: float
     nodes: int
     seed: int
@@ -38,6 +43,7 @@ class RunConfig:
     scenario: str
     subject: str
     mutant: str | None
+    left_out: tuple[str, ...] = ()
 
     def command(self) -> str:
         """The command line that asks for the same again."""
@@ -47,17 +53,23 @@ class RunConfig:
             f"--nodes {self.nodes}",
             f"--faults {','.join(self.faults) or 'none'}",
             f"--seed {self.seed}",
-            # Secrets are recorded nowhere: whoever runs it again sets the variable.
-            '--pg "dsn:$PGREFEREE_DSN"' if self.source.kind == "dsn" else f"--pg {self.source}",
+            *(_asked(place, source) for place, source in enumerate(self.sources)),
         ]
         if self.mutant is not None:
             words.append(f"--mutant {self.mutant}")
         return "nox -s stress -- " + " ".join(words)
 
 
+def _asked(place: int, source: Source) -> str:
+    # Secrets are recorded nowhere: whoever runs it again sets the variable.
+    if source.kind == "dsn":
+        return f'--pg "dsn:$PGREFEREE_DSN{"" if place == 0 else f"_{place + 1}"}"'
+    return f"--pg {source}"
+
+
 def checked(
     *,
-    pg: str,
+    pg: Sequence[str],
     seconds: float,
     nodes: int,
     seed: int,
@@ -71,25 +83,63 @@ def checked(
         raise UsageError(f"--seconds must be 1 to {MAX_SECONDS:.0f}, not {seconds:g}")
     if not 1 <= nodes <= MAX_NODES:
         raise UsageError(f"--nodes must be 1 to {MAX_NODES}, not {nodes}")
+    scenario = _known("scenario", scenario, SCENARIOS)
+    if not 1 <= len(pg) <= MAX_SERVERS:
+        raise UsageError(f"--pg must be given 1 to {MAX_SERVERS} times, not {len(pg)}")
+    if len(pg) > 1 and not SCENARIOS[scenario].subject.shards:
+        able = (name for name, other in SCENARIOS.items() if other.subject.shards)
+        raise UsageError(
+            f"scenario {scenario!r} runs on one server; --pg may be given several times for: {', '.join(able)}"
+        )
+    sources = tuple(parse_pg(each) for each in pg)
+    names, left_out = _faults(faults, sources, SCENARIOS[scenario].subject)
     return RunConfig(
-        source=parse_pg(pg),
+        sources=sources,
         seconds=seconds,
         nodes=nodes,
         seed=seed,
-        faults=_faults(faults),
-        scenario=_known("scenario", scenario, SCENARIOS),
+        faults=names,
+        scenario=scenario,
         subject=_known("subject", subject, SUBJECTS),
         mutant=None if mutant is None else _known("mutant", mutant, REGISTRY),
+        left_out=left_out,
     )
 
 
-def _faults(words: str) -> tuple[str, ...]:
+def _faults(
+    words: str, sources: Sequence[Source], subject: Subject
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those that are asked for, and why some of `all` are not. Raises UsageError for one that was named."""
     if words == "none":
-        return ()
+        return (), ()
+    impossible = {
+        name: reason
+        for name, kind in FAULTS.items()
+        if (reason := _why_impossible(kind, sources, subject)) is not None
+    }
     if words == "all":
-        return tuple(FAULTS)
-    names = [word.strip() for word in words.split(",")]
-    return tuple(dict.fromkeys(_known("fault", name, FAULTS) for name in names))
+        return tuple(name for name in FAULTS if name not in impossible), tuple(impossible.values())
+    names = tuple(dict.fromkeys(_known("fault", word.strip(), FAULTS) for word in words.split(",")))
+    for name in names:
+        if name in impossible:
+            raise UsageError(impossible[name])
+    return names, ()
+
+
+def _why_impossible(kind: FaultKind, sources: Sequence[Source], subject: Subject) -> str | None:
+    """A sentence, or None."""
+    if kind.own_server and any(source.kind == "dsn" for source in sources):
+        return f"the fault {kind.name!r} needs a server that the harness started: leave it out, or use another --pg"
+    if kind.name == "failover" and any(
+        source.kind == "container" or (source.major or OLDEST) < OLDEST for source in sources
+    ):
+        return (
+            f"the fault 'failover' needs Postgres {OLDEST} or newer, for slots that outlive it, in processes of this "
+            f"machine: leave it out, or use another --pg"
+        )
+    if kind.name == "poison" and subject.poison is None:
+        return f"the fault 'poison' needs rows that nobody can run, and the subject {subject.name!r} has none"
+    return None
 
 
 def _known(what: str, name: str, names: Iterable[str]) -> str:

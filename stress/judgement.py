@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.postgres import Server
-from invariants.evidence import Evidence, read_ledger_summary
+from invariants.evidence import RUN_FILE, Evidence
+from invariants.folder import judge_folder, ledger_folder
 from invariants.history import merge_folder
 from invariants.history.export import latencies_ms, throughput, write_parquet
 from invariants.history.operations import Operation
-from invariants.judge import judge
-from invariants.ledger.frames import NAME as LEDGER
-from invariants.ledger.frames import read_transactions
 from invariants.verdict import EXIT_CODES, Report, exercises
 from results.runs import Verdict, write_json
 from stress.config import RunConfig
+from stress.effects import effects
 from stress.scenarios import SCENARIOS, StoreScenario
 
 if TYPE_CHECKING:
@@ -84,17 +84,19 @@ def never_began(config: RunConfig, folder: Path, reason: str) -> Judged:
 def _judge(run: Run, *, stopped: str | None) -> Judged:
     folder = run.folder
     scenario = SCENARIOS[run.config.scenario]
-    evidence = msgspec.structs.replace(
-        run.recording.evidence,
-        exercises=scenario.exercises,
-        areas=scenario.subject.areas,
-        trace_max=scenario.trace_max if isinstance(scenario, StoreScenario) else None,
-    )
-    write_json(folder / "run.json", _described(run.config, run.server, evidence))
+    evidences = [
+        msgspec.structs.replace(
+            server.evidence,
+            exercises=scenario.exercises,
+            areas=scenario.subject.areas,
+            shares_clock=described.source != "dsn",
+            trace_max=scenario.trace_max if isinstance(scenario, StoreScenario) else None,
+        )
+        for server, described in zip(run.recording.servers, run.servers, strict=True)
+    ]
+    _write_run(run, evidences)
     operations = merge_folder(folder)
-    report = judge(
-        lambda: read_transactions(folder / LEDGER), operations, evidence, read_ledger_summary(folder)
-    )
+    report = judge_folder(folder)
     write_parquet(operations, folder / "history.parquet")
     # A violation that was recorded is one, also where the run could not be ended as it should; a person's Ctrl-C is
     # an order not to judge.
@@ -106,14 +108,11 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
         scenario=run.config.scenario,
         subject=run.config.subject,
         mutant=run.config.mutant,
-        postgres={
-            "version": run.server.version_text,
-            "source": run.server.source,
-            "settings": dict(run.server.settings),
-        },
+        postgres=_postgres(run.servers),
         nodes=run.config.nodes,
         seconds=round(run.load_seconds, 3),
         faults=[_fault(operation) for operation in operations if operation.f == "fault"],
+        effects=effects(operations) if run.config.faults else {},
         invariants=report.invariants(),
         exercised=exercises(report.exercised),
         throughput=_throughput(operations, report, run),
@@ -125,11 +124,22 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
     return Judged(verdict, report, folder)
 
 
-def _described(config: RunConfig, server: Server, evidence: Evidence) -> dict[str, Any]:
-    """`run.json`: the request without secrets, and the evidence that a later `check` needs."""
+def _write_run(run: Run, evidences: Sequence[Evidence]) -> None:
+    """`run.json`: the request without secrets, and the evidence that a later `check` needs. Where there are several
+    servers, the evidence of each stands beside its ledger."""
+    told = _described(run.config, run.servers)
+    if len(evidences) == 1:
+        told |= msgspec.to_builtins(evidences[0])
+    else:
+        for shard, evidence in enumerate(evidences):
+            write_json(ledger_folder(run.folder, shard, len(evidences)) / RUN_FILE, evidence)
+    write_json(run.folder / RUN_FILE, told)
+
+
+def _described(config: RunConfig, servers: Sequence[Server]) -> dict[str, Any]:
     return {
-        "pg": str(config.source),
-        "postgres": server.version_text,
+        "pg": _one_or_all([str(source) for source in config.sources]),
+        "postgres": _one_or_all([server.version_text for server in servers]),
         "scenario": config.scenario,
         "subject": config.subject,
         "mutant": config.mutant,
@@ -137,14 +147,30 @@ def _described(config: RunConfig, server: Server, evidence: Evidence) -> dict[st
         "seconds": config.seconds,
         "seed": config.seed,
         "faults": list(config.faults),
-        **msgspec.to_builtins(evidence),
     }
 
 
+def _one_or_all(words: list[str]) -> str | list[str]:
+    return words[0] if len(words) == 1 else words
+
+
+def _postgres(servers: Sequence[Server]) -> dict[str, Any]:
+    """The first server, and the others in the order of their shards."""
+    first, *others = [
+        {"version": server.version_text, "source": server.source, "settings": dict(server.settings)}
+        for server in servers
+    ]
+    return {**first, "others": others} if others else first
+
+
 def _fault(operation: Operation) -> dict[str, Any]:
-    """A fault as it happened; `lasted_ms` is None for one that the run's end overtook."""
+    """A fault as it happened; `lasted_ms` is None, and what it did unknown, for one that the run's end overtook."""
     latency_ms = operation.latency_ms
-    return {**operation.value, "lasted_ms": None if latency_ms is None else round(latency_ms, 3)}
+    return {
+        **operation.value,
+        "lasted_ms": None if latency_ms is None else round(latency_ms, 3),
+        "did": {} if operation.result is None else operation.result["did"],
+    }
 
 
 def _throughput(operations: list[Operation], report: Report, run: Run) -> dict[str, float]:

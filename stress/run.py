@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from engine.postgres import HarnessError, Server, Stopped, provision
+from engine.postgres import HarnessError, InfrastructureError, Profile, Server, Stopped, conninfo, provision
 from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
 from invariants.ledger.process import RecorderError
@@ -34,7 +35,11 @@ from results.runs import create_run_folder
 from stress import config as knobs
 from stress.config import RunConfig
 from stress.display import Display, Snapshot
-from stress.faults import PlannedFault, plan_faults
+from stress.faults import FAULTS, PlannedFault, plan_faults
+from stress.faults.acts import ACTS
+from stress.faults.ground import Fault, FaultStuck, Ground
+from stress.faults.plan import NODE, SERVER
+from stress.faults.proxy import LOOPBACK, Proxies
 from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stopped_run
 from stress.recording import Recording
 from stress.scenarios import SCENARIOS
@@ -60,7 +65,7 @@ class Active:
 
     planned: PlannedFault
     heal_at: float
-    heal: Callable[[], None]
+    fault: Fault
     token: int
 
 
@@ -69,18 +74,19 @@ class Run:
     """The state of a run in its phases."""
 
     config: RunConfig
-    server: Server
+    servers: tuple[Server, ...]
     folder: Path
     display: Display
     swarm: Swarm
     recording: Recording
-    connection: psycopg.Connection[Any]
+    connections: list[psycopg.Connection[Any]]
+    ground: Ground
     planned: list[PlannedFault]
     active: list[Active] = field(default_factory=list)
     phase: str = "start"
     load_began: float = 0.0
     load_seconds: float = 0.0
-    waiting: tuple[int, str | None] = (0, None)
+    waiting: tuple[int, tuple[str | None, ...]] = (0, ())
     looked_at: float = 0.0
 
     @property
@@ -107,9 +113,9 @@ class Run:
     def drain(self) -> None:
         """Phase 3."""
         self._enter("drain")
+        for active in self._in_healing_order(everything=True):
+            self._heal(active)
         self.swarm.stop_load()
-        for fault in list(self.active):
-            self._heal(fault)
         began = progressed = time.monotonic()
         last = self._look()
         while self.waiting[0] > 0:
@@ -137,8 +143,9 @@ class Run:
         settling = self.subject.settling(SCENARIOS[self.config.scenario], self.config.mutant)
         if settling is not None:
             name, settle = settling
-            self.recording.did(name, lambda: settle(self.connection))
-        self.recording.finish(self.connection)
+            for connection in self.connections:
+                self.recording.did(name, partial(settle, connection))
+        self.recording.finish(self.connections, counters_lost=self.ground.crashes > 0)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -173,7 +180,7 @@ class Run:
                 of_seconds=self.config.seconds,
                 nodes=len(self.swarm.nodes) - len(self.swarm.frozen),
                 of_nodes=self.config.nodes,
-                faults=tuple(f"{fault.planned.name} {fault.planned.place + 1}" for fault in self.active),
+                faults=tuple(_shown(fault.planned) for fault in self.active),
                 requests=0 if report is None else report.requests,
                 waiting=self.waiting[0],
                 transactions=progress.transactions,
@@ -184,43 +191,63 @@ class Run:
 
     def _disturb(self) -> None:
         now = time.monotonic()
-        for fault in [fault for fault in self.active if now >= fault.heal_at]:
-            self._heal(fault)
-        # A fault waits while its place is still taken by one that began late.
-        while (
-            self.planned
-            and self.planned[0].at_s <= self._loaded_s()
-            and all(fault.planned.place != self.planned[0].place for fault in self.active)
-        ):
-            planned = self.planned.pop(0)
-            self.active.append(self._inject(planned, now + planned.lasts_s))
+        for active in [active for active in self._in_healing_order() if now >= active.heal_at]:
+            if active.fault.ready:
+                self._heal(active)
+        if self.ground.down:
+            return
+        for active in self.active:
+            active.fault.tick()
+        for planned in [planned for planned in self.planned if planned.at_s <= self._loaded_s()]:
+            if self._has_room(planned):
+                self.planned.remove(planned)
+                self._inject(planned)
 
-    def _inject(self, planned: PlannedFault, heal_at: float) -> Active:
-        place = planned.place
-        victim = self.swarm.nodes[place]
-        token = self.recording.fault(planned.name, victim.name, victim.pid)
-        if planned.name == "kill":
-            self.swarm.kill_node(place)
-            return Active(planned, heal_at, lambda: self._restart(place), token)
-        self.swarm.freeze_node(place)
-        return Active(planned, heal_at, lambda: self.swarm.thaw_node(place), token)
+    def _in_healing_order(self, *, everything: bool = False) -> list[Active]:
+        """A server that is down comes first, and unless `everything` is to be healed alone: the rest may need it."""
+        servers = [active for active in self.active if FAULTS[active.planned.name].site == SERVER]
+        if self.ground.down and not everything:
+            return servers
+        return servers + [active for active in self.active if active not in servers]
 
-    def _restart(self, place: int) -> None:
-        self.swarm.start_node(place)
+    def _has_room(self, planned: PlannedFault) -> bool:
+        """A fault waits while one that began late is where the plan has it no longer."""
+        site = FAULTS[planned.name].site
+        if site != NODE:
+            return all(FAULTS[active.planned.name].site != site for active in self.active)
+        taken = {active.planned.place for active in self.active} - {None}
+        return planned.place not in taken and (len(taken) + 1 < self.config.nodes or self.config.nodes == 1)
 
-    def _heal(self, fault: Active) -> None:
-        fault.heal()
-        self.active.remove(fault)
-        self.recording.healed(fault.token)
+    def _inject(self, planned: PlannedFault) -> None:
+        victim = None if planned.place is None else self.swarm.nodes[planned.place]
+        who = ("server", 0) if victim is None else (victim.name, victim.pid)
+        token = self.recording.fault(planned.name, *who)
+        fault = ACTS[planned.name](self.ground, planned)
+        self.active.append(Active(planned, time.monotonic() + planned.lasts_s, fault, token))
 
-    def _look(self) -> tuple[int, str | None]:
+    def _heal(self, active: Active) -> None:
+        active.fault.heal()
+        self.active.remove(active)
+        self.recording.healed(active.token, active.fault.did)
+        if FAULTS[active.planned.name].site == SERVER:
+            # It does not know yet that its server is another process now.
+            place = self.servers.index(active.fault.server)
+            self.connections[place].close()
+            self.connections[place] = self.ground.connect(active.fault.server)
+
+    def _look(self) -> tuple[int, tuple[str | None, ...]]:
         """How much waits, and what changes when any of it moves."""
         self.looked_at = time.monotonic()
+        if self.ground.down:
+            return self.waiting
         query = self.subject.unfinished if self.phase == "drain" else self.subject.waiting
-        row = self.connection.execute(query.encode()).fetchone()
-        assert row is not None
-        self.waiting = (int(row[0]), row[1])
+        rows = [row for each in self.connections for row in each.execute(query.encode()).fetchall()]
+        self.waiting = (sum(int(count) for count, _ in rows), tuple(mark for _, mark in rows))
         return self.waiting
+
+
+def _shown(planned: PlannedFault) -> str:
+    return planned.name if planned.place is None else f"{planned.name} {planned.place + 1}"
 
 
 def run(config: RunConfig, out: Path, display: Display) -> Judged:
@@ -232,13 +259,21 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
     folder = create_run_folder(out, "-".join(filter(None, (config.scenario, config.mutant))))
     display.say(f"run {folder}")
     try:
-        with display, provision(config.source, profile="fast") as server:
+        # What was acknowledged must survive a crash.
+        profile: Profile = "durable" if {"crash", "failover"} & set(config.faults) else "fast"
+        with display, ExitStack() as stack:
+            servers = tuple(
+                stack.enter_context(provision(source, profile=profile)) for source in config.sources
+            )
+            told = " + ".join(f"PostgreSQL {server.version_text} ({server.source})" for server in servers)
             display.say(
-                f"PostgreSQL {server.version_text} ({server.source}) · scenario {config.scenario} · seed {config.seed}"
+                f"{told} · scenario {config.scenario} · seed {config.seed}"
                 f" · faults {', '.join(config.faults) or 'none'}"
                 + (f" · MUTANT {config.mutant}" if config.mutant else "")
             )
-            return _on_server(config, server, folder, display)
+            for sentence in config.left_out:
+                display.say(sentence)
+            return _on_servers(config, servers, folder, display)
     except HarnessError:
         shutil.rmtree(folder)
         raise
@@ -247,13 +282,17 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
             return never_began(config, folder, INTERRUPTED)
 
 
-def _on_server(config: RunConfig, server: Server, folder: Path, display: Display) -> Judged:
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        for area in SCENARIOS[config.scenario].subject.areas:
-            migrate(connection, area)
-        for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
-            connection.execute(statement.encode())
-        with _run(config, server, folder, display, connection) as started:
+def _on_servers(config: RunConfig, servers: tuple[Server, ...], folder: Path, display: Display) -> Judged:
+    with ExitStack() as stack:
+        connections = tuple(
+            stack.enter_context(psycopg.connect(server.dsn, autocommit=True)) for server in servers
+        )
+        for connection in connections:
+            for area in SCENARIOS[config.scenario].subject.areas:
+                migrate(connection, area)
+            for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
+                connection.execute(statement.encode())
+        with _run(config, servers, folder, display, connections) as started:
             stopped = _carry_out(started)
             with uninterrupted():
                 return judge_run(started) if stopped is None else stopped_run(started, stopped)
@@ -265,7 +304,7 @@ def _carry_out(started: Run) -> str | None:
         started.load()
         started.drain()
         started.rest()
-    except (Unfinished, ChildDied, RecorderError) as error:
+    except (Unfinished, ChildDied, RecorderError, FaultStuck, InfrastructureError) as error:
         return str(error)
     except psycopg.OperationalError as error:
         return f"the server went away: {type(error).__name__}"
@@ -276,7 +315,11 @@ def _carry_out(started: Run) -> str | None:
 
 @contextmanager
 def _run(
-    config: RunConfig, server: Server, folder: Path, display: Display, connection: psycopg.Connection[Any]
+    config: RunConfig,
+    servers: tuple[Server, ...],
+    folder: Path,
+    display: Display,
+    connections: tuple[psycopg.Connection[Any], ...],
 ) -> Iterator[Run]:
     planned = plan_faults(
         config.faults,
@@ -285,9 +328,51 @@ def _run(
         nodes=config.nodes,
         lease_s=knobs.LEASE_TTL_MS / 1000,
     )
-    swarm = Swarm(config, (server.dsn,), folder)
-    with Recording.started(server, folder) as recording:
+    scenario = SCENARIOS[config.scenario]
+    with ExitStack() as stack:
+        proxies = tuple(stack.enter_context(each) for each in _proxies(config, servers))
+        recording = stack.enter_context(
+            Recording.started(servers, folder, failover="failover" in config.faults)
+        )
+        dsns = tuple(server.dsn for server in servers)
+        swarm = Swarm(config, dsns, folder, ways=_ways(config, servers, proxies))
+        ground = Ground(swarm, servers, scenario.subject, scenario, recording.notes, proxies)
+        run = Run(
+            config, servers, folder, display, swarm, recording, list(connections), ground, list(planned)
+        )
         try:
-            yield Run(config, server, folder, display, swarm, recording, connection, list(planned))
+            yield run
         finally:
             swarm.destroy()
+            for active in run.active:
+                with suppress(FaultStuck):
+                    active.fault.abandon()
+            for connection in run.connections:
+                connection.close()
+
+
+def _proxies(config: RunConfig, servers: Sequence[Server]) -> Iterator[Proxies]:
+    """For each server one in front of each place, where a fault of the run needs them."""
+    for server in servers if {"partition", "slow"} & set(config.faults) else ():
+        assert server.tcp_dsn is not None
+        params = conninfo.parse(server.tcp_dsn)
+        yield Proxies((params["host"], int(params["port"])), range(config.nodes))
+
+
+def _ways(
+    config: RunConfig, servers: Sequence[Server], proxies: Sequence[Proxies]
+) -> dict[int, tuple[str, ...]]:
+    """The DSNs of each place through its proxies, if there are any."""
+    if not proxies:
+        return {}
+    return {
+        place: tuple(_way(server, each.port(place)) for server, each in zip(servers, proxies, strict=True))
+        for place in range(config.nodes)
+    }
+
+
+def _way(server: Server, port: int) -> str:
+    """In plain text, for a proxy can see no COMMIT in what is encrypted."""
+    assert server.tcp_dsn is not None
+    plain = {"sslmode": "disable", "gssencmode": "disable", "host": LOOPBACK, "port": str(port)}
+    return conninfo.to_uri({**conninfo.parse(server.tcp_dsn), **plain})

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from invariants.render import print_exercises, print_report, print_verdict
+from stress.effects import by_fault
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
 
 RATES = {
@@ -14,9 +15,16 @@ RATES = {
     "jobs_ended": "jobs ended",
     "claim": "claims",
     "flush": "flushes",
+    "commits": "commits",
+    "messages": "messages",
+    "events_delivered": "events delivered",
     "transactions": "transactions",
 }
-LATENCIES = ("insert", "insert_many", "claim", "step", "flush", "heartbeat", "reap")
+LATENCIES = (
+    "insert", "insert_many", "claim", "step", "flush", "heartbeat", "reap",
+    "store.load", "store.commit", "store.list", "relay.spawn", "relay.deliver", "relay.timers",
+    "transport.publish", "transport.claim", "transport.ack",
+)  # fmt: skip
 
 
 def print_summary(judged: Judged) -> None:
@@ -30,11 +38,27 @@ def print_summary(judged: Judged) -> None:
     console.print(", ".join(rates), soft_wrap=True)
     if 0 < (reached := verdict.ledger["transactions"]) < EXPECTED_TRANSACTIONS_PER_S * verdict.seconds:
         console.print(f"This machine allowed {reached:,} transactions in {verdict.seconds:.0f} s.")
+    if verdict.faults:
+        console.print(_faults_table(judged))
+        said = ", ".join(f"{count:,} {name}" for name, count in verdict.effects.items())
+        console.print(f"under faults: {said or 'nothing to see'}", soft_wrap=True)
     print_exercises(console, judged.report.exercised)
     print_report(console, judged.report)
     print_verdict(console, verdict.verdict, verdict.reason)
     console.print(f"recorded in {judged.folder}", soft_wrap=True)
     console.print(f"again: {verdict.reproduce}", soft_wrap=True)
+
+
+def _faults_table(judged: Judged) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("fault")
+    table.add_column("fired", justify="right")
+    table.add_column("what it did")
+    for name, (fired, did) in sorted(by_fault(judged.verdict.faults).items()):
+        table.add_row(
+            name, f"{fired:,}", ", ".join(f"{count:,} {what}" for what, count in sorted(did.items()))
+        )
+    return table
 
 
 def _latency_table(judged: Judged) -> Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -74,7 +75,7 @@ class Cluster:
     def initialise(self) -> None:
         """Run `initdb` and write the configuration. Raises `InfrastructureError` with initdb's own reason."""
         password_file = self.lodging.folder / "password"
-        self._write(password_file, self.password + "\n")
+        self.write_private(password_file, self.password + "\n")
         command: list[str | Path] = [
             *(self.installation.program("initdb"), "--pgdata", self.lodging.data_dir),
             *("--username", SUPERUSER, "--pwfile", password_file, "--auth", "scram-sha-256"),
@@ -155,7 +156,11 @@ class Cluster:
         for _ in until(START_TIMEOUT_S):
             if self._process.poll() is not None:
                 return False
-            if _status(self.lodging.data_dir) == (self._process.pid, "ready"):
+            # A standby is ready for what it is there for.
+            if _status(self.lodging.data_dir) in (
+                (self._process.pid, "ready"),
+                (self._process.pid, "standby"),
+            ):
                 return True
         self.stop("immediate")
         return False
@@ -175,6 +180,11 @@ class Cluster:
             process.wait(STOP_TIMEOUT_S)
         self._process = None
 
+    def adopt(self, data_dir: Path) -> None:
+        """Of a stopped server: from now on its data is what lies there, and the old is gone."""
+        shutil.rmtree(self.lodging.data_dir)
+        data_dir.rename(self.lodging.data_dir)
+
     def remove(self) -> None:
         """Stop the server and remove all that is left of it. May be repeated, also after an interruption."""
         self.stop("immediate")  # the data is thrown away: no shutdown checkpoint
@@ -189,7 +199,8 @@ class Cluster:
         except FileNotFoundError:
             return b""
 
-    def _write(self, path: Path, text: str) -> None:
+    def write_private(self, path: Path, text: str) -> None:
+        """A new file that only the server's account can read."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             if self.account.switch:

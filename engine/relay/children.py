@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.store.encoding import key
+from engine.store.encoding import derived_id, key
 from engine.store.execution import Event, Execution
 
 
@@ -36,7 +36,9 @@ def birth(seq: int, parent: Execution, child_id: str, root_path: str, context: M
         child_id=child_id,
     )
     start = Event(
-        id=f"start:{child_id}", kind="start", payload={"parent_id": parent.id, "root_path": root_path}
+        id=derived_id("start", child_id),
+        kind="start",
+        payload={"parent_id": parent.id, "root_path": root_path},
     )
     return Birth(seq, child, start)
 

@@ -23,7 +23,7 @@ from engine.operation import Begin, Commit, Operation, Row, call
 from engine.relay.children import Birth, birth, context_of
 from engine.statements import Catalogue
 from engine.store import execution as stored
-from engine.store.encoding import event_of, execution_of, prepare
+from engine.store.encoding import Prepared, event_of, execution_of, prepare
 from engine.store.execution import Event
 from engine.transport.queue import event_text
 
@@ -46,8 +46,8 @@ class Fired:
 @dataclass(frozen=True, slots=True)
 class Spawned:
     """One page of spawns. `seqs`: those done. `made`: the children that were not there before. `refused`: spawns
-    that can never be done (no such parent, data that nobody can read), left where they are. `last`: the page's last
-    seq, None where it was empty."""
+    that can never be done (no such parent, unreadable data, a child that cannot be stored), left where they are.
+    `last`: the page's last seq, None where it was empty."""
 
     seqs: tuple[int, ...] = ()
     made: tuple[str, ...] = ()
@@ -81,11 +81,11 @@ class Handover:
         yield (Begin(), call(self._sql["relay/patience"], str(PATIENCE_MS)))
         # Sent alone: a pipeline ends with a message that makes the server forget to watch the idle session.
         rows = yield call(self._sql["relay/spawns"], after, limit)
-        births, refused = _births(rows)
-        if not births:
+        born, refused = _births(rows)
+        if not born:
             yield Commit()
             return Spawned(refused=tuple(refused), last=rows[-1][0] if rows else None)
-        children = [prepare(stored.Commit(execution=each.child)) for each in births]
+        births, children = zip(*born, strict=True)
         [[made, _, _]], _ = yield (
             call(
                 self._sql["relay/make"],
@@ -107,14 +107,15 @@ class Handover:
         return [Fired(*row) for row in rows]
 
 
-def _births(rows: Sequence[Row]) -> tuple[list[Birth], list[int]]:
+def _births(rows: Sequence[Row]) -> tuple[list[tuple[Birth, Prepared]], list[int]]:
     births, refused = [], []
     for seq, _parent_id, child_id, root_path, context, definition_id, data in rows:
         if definition_id is None:
             refused.append(seq)
             continue
         try:
-            births.append(birth(seq, execution_of(data, 1), child_id, root_path, context_of(context)))
+            one = birth(seq, execution_of(data, 1), child_id, root_path, context_of(context))
+            births.append((one, prepare(stored.Commit(execution=one.child))))
         except (ValueError, RecursionError):
             refused.append(seq)
     return births, refused

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
@@ -25,7 +26,7 @@ from engine.observer import LoggingObserver, Observer
 from engine.operation import Operation
 from engine.relay.handover import LANES, Fired, Handover, Spawned
 from engine.relay.polling import Polling, poll
-from engine.sessions import Sessions
+from engine.sessions import Sessions, configure_indexed
 from engine.store.execution import Event
 
 # Rows of one statement, per lane; spawns and timers of one transaction; lanes that one statement holds.
@@ -38,7 +39,7 @@ T = TypeVar("T")
 OnBroadcast = Callable[[Event], Awaitable[object]]
 
 
-class _Service:
+class _Service(ABC):
     """Sessions, a loop, and how they begin and end."""
 
     def __init__(
@@ -53,7 +54,7 @@ class _Service:
         self._observer: Observer = LoggingObserver() if observer is None else observer
         self._handover = Handover() if handover is None else handover
         self._polling = Polling() if polling is None else polling
-        self._sessions = Sessions(dsn, self._observer, size=1, name=name)
+        self._sessions = Sessions(dsn, self._observer, size=1, name=name, configure=configure_indexed)
 
     async def __aenter__(self) -> Self:
         await self._sessions.__aenter__()
@@ -66,9 +67,9 @@ class _Service:
         """Work until `stop` is set. What the database refuses is counted as `tick_failed` and tried again."""
         await poll(self.tick, stop, self._polling, self._observer)
 
+    @abstractmethod
     async def tick(self) -> int:
         """One pass over all there is to do, bounded. Returns how much was done."""
-        raise NotImplementedError
 
     async def _send(self, name: str, operation: Operation[T], report: Callable[[T], object]) -> T:
         return await self._sessions.run(name, {}, operation, report)

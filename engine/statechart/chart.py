@@ -116,8 +116,19 @@ class Chart:
         for path, state in self._states.items():
             self._check(path, state)
 
+    def __contains__(self, path: str) -> bool:
+        return path in self._states
+
     def __getitem__(self, path: str) -> State:
         return self._states[path]
+
+    def runs(self, root_path: str, active_path: str | None) -> bool:
+        """Whether an execution can be where it says it is: another version of the chart may have other states."""
+        if root_path not in self._regions and root_path != self.root_path:
+            return False
+        return active_path is None or (
+            active_path in self._states and self.region_of(active_path) == root_path
+        )
 
     def leaf(self, path: str) -> str:
         """The state that is active after `path` was entered: down the initial states."""

@@ -35,8 +35,8 @@ POOL_SIZE = 8
 
 
 class Stack:
-    """Open it with `async with`; then `run`. `observer` is told what worker, relay and sweeper do. `catalogue`, `queue`
-    and `handover`: statements and operations, for tests that break them."""
+    """Open it with `async with`; then `run`. `observer` is told what worker, relay and sweeper do. For tests that break
+    them, `catalogue`, `queue` and `handover`: statements and operations; `across`: the relay between databases."""
 
     def __init__(
         self,
@@ -52,9 +52,11 @@ class Stack:
         catalogue: Catalogue | None = None,
         queue: Queue | None = None,
         handover: Handover | None = None,
+        across: Callable[..., AsyncStoreRelay] = AsyncStoreRelay,
     ) -> None:
         self._trace_max, self._catalogue, self._queue, self._handover = trace_max, catalogue, queue, handover
         self._dsns, self._charts = tuple(dsns), tuple(charts)
+        self._across = across
         self._batch, self._lease_s, self._pool_size = batch, lease_s, pool_size
         self._polling = Polling() if polling is None else polling
         self._observer: Observer = LoggingObserver() if observer is None else observer
@@ -112,11 +114,17 @@ class Stack:
         await self.store.commit(execution, emits=[Emit(execution.id, start_event(execution.id))])
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set. What was begun is brought to its end."""
-        await asyncio.gather(*(loop(stop) for loop in self._loops))
+        """Work until `stop` is set. What was begun is brought to its end. Where one part fails, all end."""
+        parts = [asyncio.ensure_future(loop(stop)) for loop in self._loops]
+        try:
+            await asyncio.gather(*parts)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
 
     async def _relay_across(self, stop: asyncio.Event) -> None:
-        relay = AsyncStoreRelay(self.store, self.transport)
+        relay = self._across(self.store, self.transport, observer=self._observer)
 
         async def tick() -> int:
             return await relay.spawn() + await relay.deliver()

@@ -11,7 +11,8 @@ Rules:
 4. Entering a fork makes a child of each region. A child's id is made of the parent's, of how often the parent has
    forked, and of the region: making it twice makes it once, and a fork entered again makes others. A child that ends
    tells its parent; the last to do so takes the fork's `joined`. Leaving a fork early cancels the children that run.
-5. A chore that raises ends its execution as FAILED; nothing else of that step remains.
+5. A chore that raises ends its execution as FAILED, and so does an event that the chart cannot make a step of; nothing
+   else of that step remains.
 6. Ids of emitted events are made of the execution, its version and their place, so a step that is run again emits the
    same events.
 """
@@ -19,12 +20,15 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from copy import deepcopy
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from engine.statechart.chart import REMEMBERED, Chart, Chore, Go, Scope
+from engine.store.encoding import derived_id
 from engine.store.execution import TERMINAL, Child, Emit, Event, Execution, Spawn, TimerOp
 
 # Kinds of events that the chart itself does not name.
@@ -55,24 +59,44 @@ def began(chart: Chart, execution_id: str, context: dict[str, Any] | None = None
 
 def start_event(execution_id: str) -> Event:
     """The event that sets an execution off; there is one such event in its life."""
-    return Event(id=f"start:{execution_id}", kind=START)
+    return Event(id=derived_id("start", execution_id), kind=START)
 
 
 def step(chart: Chart, execution: Execution, event: Event, now: float) -> Effects:
     """What comes of an event. `now` in seconds since the epoch. The execution given is left as it was."""
     try:
-        return _Step(chart, deepcopy(execution), event, now).run()
-    except _Failed as failure:
-        return failed(chart, execution, event, now, str(failure))
+        return _Step(chart, _copied(execution), event, now).run()
+    except Exception as error:  # noqa: BLE001  # somebody else's chores and chart, and somebody's event
+        return failed(chart, execution, event, now, _told(error))
 
 
 def failed(chart: Chart, execution: Execution, event: Event, now: float, error: str) -> Effects:
-    """What comes of an event whose step cannot be taken: the execution ends as FAILED."""
-    return _Step(chart, deepcopy(execution), event, now).fail(error[:MAX_ERROR_CHARACTERS])
+    """What comes of an event whose step cannot be taken: the execution ends as FAILED, if it had not ended before."""
+    return _Step(chart, _copied(execution), event, now).fail(error[:MAX_ERROR_CHARACTERS])
 
 
-class _Failed(Exception):
-    """A chore raised."""
+def _copied(execution: Execution) -> Execution:
+    """As far as a step changes it in place."""
+    return msgspec.structs.replace(
+        execution,
+        history=dict(execution.history),
+        context=_context_of(execution),
+        children={child_id: msgspec.structs.replace(child) for child_id, child in execution.children.items()},
+        armed=dict(execution.armed),
+    )
+
+
+def _context_of(execution: Execution) -> dict[str, Any]:
+    # deepcopy needs two frames for each level: a context as deep as a store takes is too deep for it.
+    copy: dict[str, Any] = json.loads(json.dumps(execution.context))
+    return copy
+
+
+def _told(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  # it is somebody else's, too
+        return type(error).__name__
 
 
 class _Step:
@@ -91,7 +115,8 @@ class _Step:
         return self._traced(before)
 
     def fail(self, error: str) -> Effects:
-        self._end("FAILED", "failed", error)
+        if self.execution.status not in TERMINAL:
+            self._end("FAILED", "failed", error)
         return self._traced(self.execution.active_path)
 
     def _traced(self, before: str | None) -> Effects:
@@ -155,7 +180,9 @@ class _Step:
             return
         target = self.chart.resolve(path, go.target.removesuffix(REMEMBERED))
         if go.target.endswith(REMEMBERED):
-            target = execution.history.get(target, target)
+            remembered = execution.history.get(target, target)
+            # It may be a state of the chart's version before.
+            target = remembered if remembered in self.chart else target
         assert execution.active_path is not None
         above = self._common(path, target)
         for left in self._up(execution.active_path, above):
@@ -221,7 +248,7 @@ class _Step:
             root_path = f"{path}/{region.name}"
             child_id = child_id_of(execution.id, execution.invoke_seq, root_path)
             execution.children[child_id] = Child(root_path=root_path)
-            self.effects.spawns.append(Spawn(child_id, root_path, deepcopy(execution.context)))
+            self.effects.spawns.append(Spawn(child_id, root_path, _context_of(execution)))
 
     def _drop_children(self) -> None:
         for child_id, child in self.execution.children.items():
@@ -241,13 +268,13 @@ class _Step:
     # ------------------------------------------------------------------------------------------------ chores
 
     def _holds(self, go: Go) -> bool:
-        return go.when is None or bool(self._guarded(go.when, self._scope()))
+        return go.when is None or bool(go.when(self._scope()))
 
     def _run(self, chore: Chore | None, path: str) -> None:
         if chore is None:
             return
         scope = self._scope()
-        self._guarded(chore, scope)
+        chore(scope)
         self.done.append(f"{path}:{getattr(chore, '__name__', 'chore')}")
         for target_id, kind, payload in scope.emitted:
             self._emit(target_id, kind, payload)
@@ -255,14 +282,8 @@ class _Step:
     def _scope(self) -> Scope:
         return Scope(self.execution.id, self.execution.parent_id, self.execution.context, self.event)
 
-    def _guarded(self, chore: Callable[[Scope], Any], scope: Scope) -> Any:
-        try:
-            return chore(scope)
-        except Exception as error:  # whatever somebody else's chore raises is its outcome
-            raise _Failed(f"{type(error).__name__}: {error}") from error
-
     def _emit(self, target_id: str | None, kind: str, payload: Any) -> None:
-        event_id = f"{self.execution.id}:{self.execution.version + 1}:{len(self.effects.emits)}"
+        event_id = derived_id(self.execution.id, self.execution.version + 1, len(self.effects.emits))
         self.effects.emits.append(Emit(target_id, Event(id=event_id, kind=kind, payload=payload)))
 
 

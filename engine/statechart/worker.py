@@ -10,7 +10,9 @@ Rules:
 4. Who lost a race reads again and steps again, a bounded number of times; so does who does not know how his commit
    ended.
 5. An outcome that cannot be stored is the step's failure, and ends the execution as FAILED; it does not come again.
-6. A chart that this worker does not know may be known to another: the message is given back for a while.
+6. A chart that this worker does not know, a state that the chart does not have, an execution that it cannot read, may
+   be known to another, of another version: the message is given back for a while. So is one that was tried enough.
+7. Whatever comes of one message is no other's: what the store refuses of a batch as a whole is committed one by one.
 
 A batch is as many groups as one claim brings: one round trip each for claim, commit and acknowledgement.
 """
@@ -23,7 +25,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
 import psycopg
 
 from engine.observer import Completion, LoggingObserver, Observer
@@ -40,6 +41,8 @@ from engine.store import (
     StoreConflict,
     UnstorableValue,
 )
+from engine.store.encoding import key
+from engine.store.execution import Refusal
 from engine.transport import Message
 
 # Groups of one claim.
@@ -47,8 +50,10 @@ BATCH = 32
 LEASE_S = 30.0
 # How often a message is tried before it is given back.
 ATTEMPTS = 5
-# How long a message of a chart that is not known here is left to others.
-UNKNOWN_DELAY_S = 5.0
+# How long a message that nothing can be done with here is left to others, and one that was tried often enough.
+UNKNOWN_DELAY_S, AGAIN_DELAY_S = 5.0, 0.5
+# SQLSTATE classes in which the server does not speak of what it was sent: connection, resources, operator.
+_OF_THE_SERVER = ("08", "53", "57P")
 
 
 class Store(Protocol):
@@ -78,6 +83,18 @@ class _Work:
     effects: Effects | None = None
     error: str | None = None
 
+    @property
+    def expected(self) -> int:
+        """The version that was loaded."""
+        assert self.execution is not None
+        return self.execution.version
+
+    @property
+    def moved(self) -> bool:
+        """Whether its commit is known to have happened."""
+        assert self.effects is not None
+        return self.effects.execution.version != self.expected
+
 
 @dataclass(slots=True)
 class _Batch:
@@ -91,8 +108,8 @@ class Worker:
     """Runs charts, by definition id. Any number of workers share a store and a transport.
 
     `clock` gives seconds since the epoch: what timers are armed by. Times of events: `store.load`, `store.commit` as in
-    a history; counted: `no_target`, `unreadable`, `unknown_chart`, `processed_before`, `conflict`, `outcome_unknown`,
-    `unstorable`, `given_back`.
+    a history; counted: `no_target`, `unreadable`, `unknown_chart` (or an unknown state of it), `unreadable_execution`,
+    `processed_before`, `conflict`, `outcome_unknown`, `unstorable`, `refused` (by the database), `given_back`.
     """
 
     def __init__(
@@ -132,6 +149,8 @@ class Worker:
                 if not pending:
                     break
                 pending = await self._attempt(pending, batch)
+            for work in pending:
+                batch.delays[work.message.group_id] = AGAIN_DELAY_S
         finally:
             # Also where an attempt was refused: what is done is done, and the rest is given back.
             await self._settle(messages, batch)
@@ -150,8 +169,12 @@ class Worker:
         works = []
         for message in messages:
             try:
-                works.append(_Work(message, message.decoded()))
-            except (msgspec.MsgspecError, ValueError, RecursionError):
+                event = message.decoded()
+                # No execution has an id that a store does not take, and no marker can be made of such an event.
+                key("group_id", message.group_id)
+                key("event.id", event.id)
+                works.append(_Work(message, event))
+            except (ValueError, RecursionError):
                 self._observer.count("unreadable")
                 batch.acks.append(message)
         return works
@@ -160,11 +183,16 @@ class Worker:
         """Load, step and commit. Returns what is to be tried again."""
         loaded = await asyncio.gather(*map(self._load, works))
         stepped = []
-        for work, (execution, processed) in zip(works, loaded, strict=True):
+        for work, found in zip(works, loaded, strict=True):
+            if found is None:
+                self._observer.count("unreadable_execution")
+                batch.delays[work.message.group_id] = UNKNOWN_DELAY_S
+                continue
+            execution, processed = found
             if processed or execution is None:
                 self._observer.count("processed_before" if processed else "no_target")
                 batch.acks.append(work.message)
-            elif (chart := self._charts.get(execution.definition_id)) is None:
+            elif (chart := self._chart_of(execution)) is None:
                 self._observer.count("unknown_chart")
                 batch.delays[work.message.group_id] = UNKNOWN_DELAY_S
             else:
@@ -181,8 +209,14 @@ class Worker:
                 batch.acks.append(work.message)
                 continue
             match refusal:
+                case psycopg.Error():
+                    self._observer.count("refused")
+                    batch.delays[work.message.group_id] = UNKNOWN_DELAY_S
+                    continue
                 case StoreConflict():
                     self._observer.count("conflict")
+                    # What could not be stored was another step.
+                    work.error = None
                 case CommitOutcomeUnknown():
                     self._observer.count("outcome_unknown")
                 case UnstorableValue():
@@ -191,29 +225,51 @@ class Worker:
             again.append(work)
         return again
 
-    async def _load(self, work: _Work) -> tuple[Execution | None, bool]:
+    def _chart_of(self, execution: Execution) -> Chart | None:
+        chart = self._charts.get(execution.definition_id)
+        known = chart is not None and chart.runs(execution.root_path, execution.active_path)
+        return chart if known else None
+
+    async def _load(self, work: _Work) -> tuple[Execution | None, bool] | None:
+        """As the store's `load_for_event`; None where there is one that cannot be read."""
         token = self._observer.invoke("store.load", {"execution": work.message.group_id})
         try:
             execution, processed = await self._store.load_for_event(work.message.group_id, work.event.id)
+        except (ValueError, RecursionError) as error:
+            self._observer.complete(token, "info", describe_error(error))
+            return None
         except BaseException as error:
             self._observer.complete(token, "info", describe_error(error))
             raise
         self._observer.complete(token, "ok", {"version": None if execution is None else execution.version})
         return execution, processed
 
-    async def _commit(
-        self, works: Sequence[_Work]
-    ) -> list[StoreConflict | UnstorableValue | CommitOutcomeUnknown | None]:
+    async def _commit(self, works: Sequence[_Work]) -> list[Refusal | psycopg.Error | None]:
+        """One answer each, None where it happened. Raises what the server says of itself."""
         if not works:
             return []
+        try:
+            return list(await self._commit_together(works))
+        except (psycopg.Error, ValueError) as error:
+            if _speaks_of_itself(error):
+                raise
+            if len(works) == 1:
+                return [error if isinstance(error, psycopg.Error) else UnstorableValue(str(error))]
+        # Several databases have a transaction each: what moved is done.
+        return [None if work.moved else (await self._commit([work]))[0] for work in works]
+
+    async def _commit_together(self, works: Sequence[_Work]) -> list[Refusal | None]:
         commits = [_commit_of(work) for work in works]
         tokens = [self._observer.invoke("store.commit", _told(commit)) for commit in commits]
         try:
             refusals = await self._store.commit_many(commits)
         except BaseException as error:
             kind: Completion = "fail" if isinstance(error, psycopg.Error | Unavailable) else "info"
-            for token in tokens:
-                self._observer.complete(token, kind, describe_error(error))
+            for token, work in zip(tokens, works, strict=True):
+                if work.moved:
+                    self._observer.complete(token, "ok", {"version": work.expected + 1})
+                else:
+                    self._observer.complete(token, kind, describe_error(error))
             raise
         for token, commit, refusal in zip(tokens, commits, refusals, strict=True):
             match refusal:
@@ -226,6 +282,13 @@ class Worker:
                     told = {"error": type(refusal).__name__, "found": found}
                     self._observer.complete(token, "fail", told)
         return refusals
+
+
+def _speaks_of_itself(error: Exception) -> bool:
+    """Whether an error is of the server's or the connection's state, and not of what was sent."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith(_OF_THE_SERVER)
 
 
 def _commit_of(work: _Work) -> Commit:

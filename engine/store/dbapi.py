@@ -9,7 +9,7 @@ Rules:
    in it, see nothing new, and hold back the vacuum.
 3. The transactions are READ COMMITTED, whatever the server's default is. A connection that is in autocommit mode, or
    that insists on another level, is refused: on the first a commit would be several transactions, on the second a lost
-   race would be an error.
+   race would be an error. Numbers have all their digits, and statements use their indexes, as in `engine.sessions`.
 4. Whatever fails is rolled back before the operation sees the error.
 """
 
@@ -24,6 +24,8 @@ from engine.errors import UsageError
 from engine.operation import Begin, Call, Commit, Operation, Request, Row, T
 from engine.statements import Statement
 
+# The driver's own encoding is the driver's.
+_SETTINGS = ("extra_float_digits TO 1", "enable_seqscan TO off", "enable_bitmapscan TO off", "jit TO off")
 _PARAMETER = re.compile(r"\$(\d+)(?=::)")
 
 
@@ -45,9 +47,11 @@ class CommitFailed(Exception):
 
 
 def prepare_session(connection: Connection) -> None:
-    """Make the session's transactions READ COMMITTED. Raises UsageError where they cannot be."""
+    """Set the session up, its transactions READ COMMITTED. Raises UsageError where they cannot be."""
     cursor = connection.cursor()
     cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    for setting in _SETTINGS:
+        cursor.execute(f"SET {setting}")
     connection.commit()
     cursor.execute("SELECT set_config('harel.in_transaction', 'yes', true)")
     cursor.execute(

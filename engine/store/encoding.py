@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from engine.store.execution import (
     Spawn,
     TimerOp,
 )
-from engine.values import UnstorableValue, check_key, check_text, to_json_text
+from engine.values import MAX_JSON_DEPTH, UnstorableValue, check_key, check_text, to_json_text
 
 # Two of them share an index row, which holds 2,704 bytes.
 MAX_KEY_BYTES = 1_000
@@ -105,7 +106,7 @@ def prepare(commit: Commit) -> Prepared:
         definition_id=key("definition_id", execution.definition_id),
         data=_data(execution),
         expected=version,
-        status=execution.status,
+        status=check_text("status", execution.status),
         outcome=_optional(check_text, "outcome", execution.outcome),
         active_path=_optional(check_text, "active_path", execution.active_path),
         parent_id=_optional(key, "parent_id", execution.parent_id),
@@ -119,10 +120,17 @@ def prepare(commit: Commit) -> Prepared:
 
 def key(field: str, value: object) -> str:
     """The same text, fit for an index. Raises UnstorableValue."""
-    size = len(check_key(field, value).encode())
-    if size > MAX_KEY_BYTES:
+    text = check_key(field, value)
+    if (size := len(text.encode())) > MAX_KEY_BYTES:
         raise UnstorableValue(f"{field} is {size} bytes long; the limit is {MAX_KEY_BYTES}")
-    return str(value)
+    return text
+
+
+def derived_id(*parts: object) -> str:
+    """An event's id that is made of others: they may be as long as an id can be, and so must it be."""
+    text = ":".join(map(str, parts))
+    data = text.encode("utf-8", "surrogatepass")
+    return text if len(data) <= MAX_KEY_BYTES else hashlib.sha256(data).hexdigest()
 
 
 def _named(field: str, value: object) -> str:
@@ -250,7 +258,9 @@ def _spawn(spawn: Spawn | tuple[str, str, Mapping[str, Any]]) -> tuple[str, str,
     child_id, root_path, context = (
         (spawn.child_id, spawn.root_path, spawn.context) if isinstance(spawn, Spawn) else spawn
     )
-    return _named("child_id", child_id), check_text("root_path", root_path), _object("context", context)
+    # A level less than there may be: the child's own JSON is around it.
+    text = _object("context", context, MAX_JSON_DEPTH - 1)
+    return _named("child_id", child_id), check_text("root_path", root_path), text
 
 
 def _fire_at(op: TimerOp) -> float | None:
@@ -261,10 +271,10 @@ def _fire_at(op: TimerOp) -> float | None:
     return instant("fire_at", op.fire_at)
 
 
-def _object(field: str, value: object) -> str:
+def _object(field: str, value: object, levels: int = MAX_JSON_DEPTH) -> str:
     if not isinstance(value, Mapping):
         raise UnstorableValue(f"{field} must be a dict, not {type(value).__name__}")
-    return to_json_text(field, value if isinstance(value, dict) else dict(value))
+    return to_json_text(field, value if isinstance(value, dict) else dict(value), levels)
 
 
 def _optional(check: Callable[[str, object], T], field: str, value: object) -> T | None:

@@ -25,7 +25,7 @@ from uuid import uuid4
 from engine.observer import LoggingObserver, Observer
 from engine.operation import Operation
 from engine.schema import migrate
-from engine.sessions import Session, Sessions, connect
+from engine.sessions import INDEXED, Session, Sessions, configure_indexed, connect
 from engine.store.arrival import INTERVAL_S, RETRIES, await_server
 from engine.store.execution import Event
 from engine.transport.queue import LEASE_S, GroupState, Message, Publication, Queue
@@ -40,7 +40,7 @@ Ack: TypeAlias = Message | tuple[str, int, str]
 _Task: TypeAlias = tuple[str, dict[str, object], Operation[T], Callable[[T], object]]
 
 
-class _Tasks:
+class Tasks:
     """What the two clients send: per call the history's name and values, and the operation."""
 
     def __init__(self, queue: Queue) -> None:
@@ -110,8 +110,9 @@ class PostgresTransport:
     def __init__(
         self, dsn: str, *, name: str = NAME, observer: Observer | None = None, queue: Queue | None = None
     ) -> None:
-        self._session = Session(dsn, LoggingObserver() if observer is None else observer, name=name)
-        self._tasks = _Tasks(Queue() if queue is None else queue)
+        told = LoggingObserver() if observer is None else observer
+        self._session = Session(dsn, told, name=name, settings=INDEXED)
+        self._tasks = Tasks(Queue() if queue is None else queue)
 
     @classmethod
     def from_dsn(
@@ -210,8 +211,8 @@ class AsyncPostgresTransport:
         queue: Queue | None = None,
     ) -> None:
         told = LoggingObserver() if observer is None else observer
-        self._sessions = Sessions(dsn, told, size=pool_size, name=name)
-        self._tasks = _Tasks(Queue() if queue is None else queue)
+        self._sessions = Sessions(dsn, told, size=pool_size, name=name, configure=configure_indexed)
+        self._tasks = Tasks(Queue() if queue is None else queue)
 
     @classmethod
     async def from_dsn(

@@ -11,7 +11,7 @@ import heapq
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import polars as pl
@@ -64,20 +64,24 @@ def latencies_ms(operations: Sequence[Operation]) -> dict[str, dict[str, float]]
 
 
 def throughput(operations: Sequence[Operation]) -> dict[str, float]:
-    """Operations that completed ok per second of the history's length, by name; jobs inserted and ended too.
+    """Operations that completed ok per second of the history's length, by name; jobs inserted and ended too, or of a
+    history of the store, commits, messages and events delivered.
 
-    `jobs_inserted` counts ids answered, `jobs_ended` outcomes `done` and `stop` acknowledged.
+    `jobs_inserted` counts ids answered, `jobs_ended` outcomes `done` and `stop` acknowledged. `commits` counts those
+    that made a version, `messages` those acknowledged, `events_delivered` rows of the outbox that relays handed over.
     """
     timed = [o for o in operations if o.end_ns is not None and o.f not in ("count", "phase", "fault")]
     if not timed:
         return {}
     seconds = (max(o.end_ns or 0 for o in timed) - min(o.start_ns for o in timed)) / 1e9
-    counts: dict[str, int] = {"jobs_inserted": 0, "jobs_ended": 0}
+    of_the_store = any("." in o.f for o in timed)
+    measures = _STORE_MEASURES if of_the_store else _PICKER_MEASURES
+    counts: dict[str, int] = dict.fromkeys(measures, 0)
     for o in timed:
         if o.type == "ok":
             counts[o.f] = counts.get(o.f, 0) + 1
-            counts["jobs_inserted"] += _inserted(o)
-            counts["jobs_ended"] += _ended(o)
+            for name, measure in measures.items():
+                counts[name] += measure(o)
     return {name: round(count / seconds, 3) if seconds else 0.0 for name, count in sorted(counts.items())}
 
 
@@ -125,3 +129,27 @@ def _ended(o: Operation) -> int:
     return sum(
         kind in ("done", "stop") and (row, claim) in committed for row, claim, kind in o.value["outcomes"]
     )
+
+
+def _committed(o: Operation) -> int:
+    return int(o.f == "store.commit")
+
+
+def _acknowledged(o: Operation) -> int:
+    if o.f != "transport.ack":
+        return 0
+    return sum(map(bool, o.result)) if isinstance(o.result, list) else int(bool(o.result))
+
+
+def _delivered(o: Operation) -> int:
+    if o.f != "relay.deliver":
+        return 0
+    return len(o.value["seqs"] if "seqs" in o.value else o.result["seqs"])
+
+
+_PICKER_MEASURES: Final = {"jobs_inserted": _inserted, "jobs_ended": _ended}
+_STORE_MEASURES: Final = {
+    "commits": _committed,
+    "messages": _acknowledged,
+    "events_delivered": _delivered,
+}

@@ -25,13 +25,23 @@ class RecorderError(Exception):
 class RecorderProcess:
     """Starts `python -m invariants record` and talks to it.
 
-    Returns from the constructor when slot and publication exist: only then may the load begin. Raises
-    LedgerUnavailable with the reason where the server allows no ledger, RecorderError for anything else.
+    `failover`: the slot is to outlive a failover to a standby. Returns from the constructor when slot and
+    publication exist: only then may the load begin. Raises LedgerUnavailable with the reason where the server
+    allows no ledger, RecorderError for anything else.
     Leaving the `with` block without `stop` closes the recorder's standard input, on which it writes what it
     has and drops its slot.
     """
 
-    def __init__(self, dsn: str, folder: Path, name: str = "pgreferee_ledger") -> None:
+    def __init__(
+        self,
+        dsn: str,
+        folder: Path,
+        name: str = "pgreferee_ledger",
+        shard: int = 0,
+        shards: int = 1,
+        *,
+        failover: bool = False,
+    ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "invariants", "record"],
             stdin=subprocess.PIPE,
@@ -47,7 +57,8 @@ class RecorderProcess:
         self._thread = threading.Thread(target=self._listen, name="recorder", daemon=True)
         self._thread.start()
         try:
-            self._tell({"dsn": dsn, "folder": str(folder), "name": name})
+            told = {"dsn": dsn, "folder": str(folder), "name": name, "shard": shard, "shards": shards}
+            self._tell({**told, "failover": failover})
             self._wait(lambda: self._ready, READY_TIMEOUT_S)
         except BaseException:
             self.close()

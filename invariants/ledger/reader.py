@@ -57,10 +57,11 @@ def plain_text_dsn(dsn: str) -> str:
     return make_conninfo(dsn, options=f"{options} {_OPTIONS}" if options else _OPTIONS)
 
 
-def create_slot(dsn: str, slot: str, publication: str) -> str:
+def create_slot(dsn: str, slot: str, publication: str, *, failover: bool = False) -> str:
     """Create publication and slot on the database; returns the position from which changes are kept.
 
-    Every ordinary table whose rows have an identity is published. Raises LedgerUnavailable.
+    `failover`: a standby is to have the slot too (Postgres 17). Every ordinary table whose rows have an
+    identity is published. Raises LedgerUnavailable.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         level = connection.execute("SHOW wal_level").fetchone()
@@ -83,8 +84,9 @@ def create_slot(dsn: str, slot: str, publication: str) -> str:
             connection.execute(
                 sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(publication), names)
             )
+            create = "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput'{})"
             row = connection.execute(
-                "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [slot]
+                create.format(", false, false, true" if failover else "").encode(), [slot]
             ).fetchone()
         except psycopg.errors.InsufficientPrivilege as error:
             raise LedgerUnavailable(f"the role may not record: {error.diag.message_primary}") from error

@@ -4,7 +4,7 @@ It talks to its parent over standard input and output, one JSON object a line, a
 parent's: the end of standard input is an order to stop. The DSN comes that way because arguments can be read
 by every user.
 
-    parent → {"dsn", "folder", "settled_timeout_s"?}     once, first
+    parent → {"dsn", "folder", "shard"?, "shards"?, "settled_timeout_s"?}     once, first
     → parent {"event": "ready", "start"}                 slot and publication exist: the load may begin
     → parent {"event": "progress", "transactions", "changes", "violations", "lag_bytes"}   once a second
     parent → {"until": lsn or null}                      stop when that is passed; null: when everything is
@@ -35,6 +35,7 @@ import psycopg
 from psycopg import sql
 from typing_extensions import override
 
+from invariants.elsewhere import Elsewhere
 from invariants.evidence import LEDGER_SUMMARY, LedgerSummary
 from invariants.judge import Judge
 from invariants.ledger.frames import NAME, FrameWriter
@@ -61,12 +62,16 @@ _READ_ROWS: Final = 5000
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a recorder is told. `settled_timeout_s` bounds the way to the marker."""
+    """What a recorder is told. `settled_timeout_s` bounds the way to the marker; `failover`: see `create_slot`.
+    `shard`: the server's place among `shards`."""
 
     dsn: str
     folder: str
     name: str = "pgreferee_ledger"
     settled_timeout_s: float = 120.0
+    failover: bool = False
+    shard: int = 0
+    shards: int = 1
 
     @override
     def __repr__(self) -> str:
@@ -136,7 +141,7 @@ class Recording:
     def __init__(self, config: Config, orders: Orders) -> None:
         self._config = config
         self._orders = orders
-        self._judge = Judge()
+        self._judge = Judge(elsewhere=Elsewhere(config.shard, config.shards))
         self._decoder = Decoder()
         self._until: int | None = None
         self._deadline = 0.0
@@ -149,7 +154,7 @@ class Recording:
         `ready`."""
         config = self._config
         with FrameWriter(Path(config.folder) / NAME) as writer:
-            start = create_slot(config.dsn, config.name, config.name)
+            start = create_slot(config.dsn, config.name, config.name, failover=config.failover)
             try:
                 say({"event": "ready", "start": start})
                 reason = self._record(writer, start)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from engine.operation import Operation, call
+from engine.relay import AsyncStoreRelay
 from engine.relay.handover import Fired, Handover
 from engine.statements import Catalogue, Statement
 from invariants.mutants.mutant import Mutant
@@ -75,8 +79,10 @@ class SweepsInSteps(Handover):
         return fired
 
 
-def handover_of(mutant: Mutant) -> Handover:
-    """The hand-over of a relay that this mutant has broken."""
+def handover_of(mutant: Mutant | None) -> Handover:
+    """The hand-over of a relay, as the mutant has broken it."""
+    if mutant is None:
+        return Handover()
     kinds: dict[str, type[Handover]] = {
         "acks-first": AcksFirst,
         "keeps-cursor": KeepsCursor,
@@ -84,3 +90,27 @@ def handover_of(mutant: Mutant) -> Handover:
     }
     kind = next((kinds[step] for step in mutant.protocol if step in kinds), Handover)
     return kind(mutant.apply(Catalogue.load()))
+
+
+class _AcksAtReading:
+    """A store whose outbox rows are gone when they have been read."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def pending_outbox(self, limit: int) -> Any:
+        """As the store's, acknowledged first."""
+        rows = await self._store.pending_outbox(limit=limit)
+        for seq, _, _ in rows:
+            await self._store.ack_outbox(seq)
+        return rows
+
+
+def across_of(mutant: Mutant) -> Callable[..., AsyncStoreRelay]:
+    """The relay between databases that this mutant has broken."""
+    if "acks-first" not in mutant.protocol:
+        return AsyncStoreRelay
+    return lambda store, transport, **options: AsyncStoreRelay(_AcksAtReading(store), transport, **options)

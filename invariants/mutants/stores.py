@@ -116,17 +116,24 @@ class CommitsAgain(PostgresStore):
             super().commit(execution, *effects, **named)
 
 
+def operations_of(mutant: Mutant | None, *, trace_max: int) -> Operations:
+    """The store's operations, as the mutant has broken them."""
+    kinds: dict[str, type[Operations]] = {
+        "emits-apart": EmitsApart, "pages-by-offset": PagesByOffset, "forgets-rollback": ForgetsRollback,
+    }  # fmt: skip
+    if mutant is None:
+        return Operations(trace_max=trace_max)
+    kind = next((kinds[step] for step in mutant.protocol if step in kinds), Operations)
+    return kind(mutant.apply(Catalogue.load()), trace_max=trace_max)
+
+
 def store_of(mutant: Mutant | None, connection: Any, *, trace_max: int) -> PostgresStore:
     """The store over an injected connection, as the mutant has broken it."""
     catalogue = Catalogue.load() if mutant is None else mutant.apply(Catalogue.load())
     steps = frozenset() if mutant is None else mutant.protocol
     made = CommitsAgain if "commits-again" in steps else PostgresStore
     store = made(connection, trace_max=trace_max, catalogue=catalogue)
-    kinds: dict[str, type[Operations]] = {
-        "emits-apart": EmitsApart, "pages-by-offset": PagesByOffset, "forgets-rollback": ForgetsRollback,
-    }  # fmt: skip
-    for step in steps & kinds.keys():
-        store._operations = kinds[step](catalogue, trace_max=trace_max)
+    store._operations = operations_of(mutant, trace_max=trace_max)
     if steps & {"forgets-rollback", "keeps-snapshot"}:
         if "keeps-snapshot" in steps:
             connection.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -177,7 +177,7 @@ TRANSPORT_MUTANTS: Final = (
     Mutant(
         name="relay-acks-first",
         summary="outbox rows are removed before they are delivered",
-        caught_by=("outbox-no-loss",),
+        caught_by=("outbox-no-loss", "execution-ends"),
         protocol=frozenset(("acks-first",)),
     ),
     Mutant(
@@ -193,8 +193,7 @@ TRANSPORT_MUTANTS: Final = (
         statements={
             "relay/move": (
                 Patch(
-                    "            AND NOT coalesce("
-                    "(SELECT true FROM spawns AS s WHERE s.child_id = o.target_id LIMIT 1), false)\n",
+                    "            AND NOT EXISTS (SELECT FROM spawns AS s WHERE s.child_id = o.target_id OFFSET 0)\n",
                     "",
                 ),
             )
@@ -219,7 +218,7 @@ TRANSPORT_MUTANTS: Final = (
         caught_by=("timer-rearm",),
         statements={
             "store/delete_timer": (
-                Patch("fire_at + 0 = $3::double precision", "$3::double precision IS NOT NULL"),
+                Patch("fire_at = $3::double precision", "$3::double precision IS NOT NULL"),
             )
         },
     ),
@@ -233,6 +232,6 @@ TRANSPORT_MUTANTS: Final = (
         name="timer-event-repeats",
         summary="the event of a timer that is armed again for the same instant is the same event",
         caught_by=("timer-rearm",),
-        statements={"relay/sweep": (Patch("n.path, n.fire_at, n.seq),", "n.path, n.fire_at),"),)},
+        statements={"relay/sweep": (Patch("n.name, n.fire_at, n.seq),", "n.name, n.fire_at),"),)},
     ),
 )

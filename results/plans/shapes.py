@@ -177,7 +177,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "store/ack_outbox": Shape(one=True, probes={"outbox": _OUTBOX}),
     "store/ack_spawn": Shape(one=True, probes={"spawns": _SPAWNS}),
     "store/due_timers": Shape(probes={"t": _by("timers_due")}),
-    "store/delete_timer": Shape(one=True, probes={"timers": _TIMERS}),
+    "store/delete_timer": Shape(one=True, probes={"timers": _by("timers_pkey", "timers_due")}),
     "relay/ack": Shape(probes={"o": _OUTBOX}),
     "relay/broadcast": Shape(probes={"o": _by("outbox_broadcast")}, rows=1.1),
     "relay/move": Shape(
@@ -191,7 +191,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     ),
     "relay/patience": Shape(one=True),
     "relay/spawns": Shape(probes={"s": _SPAWNS, "e": _EXECUTIONS}),
-    "relay/sweep": Shape(probes={"due:t": _by("timers_due"), "fired:t": _TIMERS}, pages=40),
+    "relay/sweep": Shape(probes={"due:t": _by("timers_due"), "fired:t": _by(TID)}, pages=40),
     "relay/make": Shape(probes={"acked:s": _SPAWNS}, pages=80),
     "transport/publish": Shape(pages=60),
     # A page of candidates in each of five priorities.

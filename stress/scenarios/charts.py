@@ -21,7 +21,10 @@ def _pack(scope: Scope) -> None:
 
 
 def _report(scope: Scope) -> None:
-    scope.emit(scope.context["hub"], "arrived", {"parcel": scope.execution_id})
+    # One that is lost after it has reported is not counted twice.
+    if not scope.context.get("reported"):
+        scope.context["reported"] = True
+        scope.emit(scope.context["hub"], "arrived", {"parcel": scope.execution_id})
 
 
 def _print(scope: Scope) -> None:

@@ -65,6 +65,6 @@ CONTENTION = StoreScenario(
     contenders=3,
     exercises=(
         "conflict-typed", "outbox-no-loss", "effect-once", "timer-rearm", "trace-ring", "read-fresh",
-        "listing-complete", "group-exclusive", "group-fifo", "lease-fenced", "no-lost-message", "group-fairness",
+        "listing-complete",
     ),
 )  # fmt: skip

@@ -14,11 +14,13 @@ from stress.subjects import STORE, Subject
 @dataclass(frozen=True, slots=True)
 class Start:
     """Save new executions, each with its start event in the outbox: (definition, id, context). `together`: in one
-    batch, else one by one. `ends`: whether each comes to an end by itself."""
+    batch, else one by one. `ends`: whether each comes to an end by itself. `waits`: the first does when all others are
+    there."""
 
     executions: tuple[tuple[str, str, Mapping[str, Any]], ...]
     together: bool
     ends: bool
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,9 @@ class StoreScenario:
     """A named load of the store, the relay and the transport.
 
     `next_acts(random, window)` is what one client does next, in order; `window` counts quarter seconds and is the same
-    for all clients at one time. `clients`, `pause_ms`, `exercises`: as of a picker's scenario. `max_backlog`: messages
-    above which clients wait. `contenders`: how many loops of a node commit directly, as clients do.
+    for all clients at one time. `clients`, `pause_ms`, `exercises`: as of a picker's scenario. `max_backlog`: how
+    much may be on its way (in the outbox, the spawns and the transport) before clients wait; each looks after
+    `look_every` of its turns. `contenders`: how many loops of a node commit directly, as clients do.
     """
 
     name: str
@@ -80,6 +83,7 @@ class StoreScenario:
     clients: int
     pause_ms: float
     max_backlog: int
+    look_every: int = 10
     exercises: tuple[str, ...] = ()
     contenders: int = 0
     trace_max: int = 20

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import psycopg
 
-from engine.operation import perform
+from engine.operation import Operation, perform
+from engine.picker import Picker
 from stress.subjects.subject import Subject
 from stress.swarm.mutation import limiter_for
 
@@ -20,6 +22,16 @@ def _settling(
     if limiter is None:
         return None
     return "reconcile", lambda connection: perform(connection, limiter.reconcile())
+
+
+def _poison(random: Random, scenario: Any) -> tuple[dict[str, Any], Operation[list[int | None]]]:
+    """A few of each kind, ahead of everything in their queues: of a machine that no node knows, with a state that is
+    none of its machine's, with a result that no database holds."""
+    from stress.scenarios.poison import poisonous
+
+    planned = [poisonous(random, queue.name) for queue in scenario.queues]
+    jobs = [each.job for each in planned]
+    return {"jobs": [each.described() for each in planned]}, Picker().insert_many(jobs)
 
 
 PICKER = Subject(
@@ -42,4 +54,5 @@ PICKER = Subject(
         ) AS waiting
     """,
     settling=_settling,
+    poison=_poison,
 )

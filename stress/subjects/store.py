@@ -24,4 +24,5 @@ STORE = Subject(
     user="stress.swarm.store_users:StoreUser",
     unfinished=ON_ITS_WAY,
     waiting=ON_ITS_WAY,
+    shards=True,
 )

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import psycopg
 
+from engine.operation import Operation
 from engine.statements import Area
 
 # Takes the scenario and the mutant's name; what is left to be done when the nodes have gone, with its name in the
 # history, or None.
 Settling = Callable[[Any, str | None], tuple[str, Callable[[psycopg.Connection[Any]], object]] | None]
+
+# Takes a source of randomness and the scenario; rows that nobody can run, as the value of an `insert_many` in the
+# history and the operation that inserts them, which answers with ids.
+Poison = Callable[[Random, Any], tuple[dict[str, Any], Operation[list[int | None]]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +28,8 @@ class Subject:
     `areas`: the parts of the schema that it needs, whose rules judge it. `node`: the module of a node's process.
     `user`: the class of its clients, as module:Class. `unfinished` and `waiting` are queries that answer one row, how
     much there is and something that changes when any of it moves: of all that can still come to an end without a
-    client, and, cheap enough to be asked during the load, of what a node could work on now.
+    client, and, cheap enough to be asked during the load, of what a node could work on now. `shards`: whether it can be
+    spread over several servers.
     """
 
     name: str
@@ -31,4 +38,6 @@ class Subject:
     user: str
     unfinished: str
     waiting: str
+    shards: bool = False
     settling: Settling = lambda _scenario, _mutant: None
+    poison: Poison | None = None

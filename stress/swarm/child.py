@@ -26,7 +26,8 @@ import msgspec
 T = TypeVar("T")
 
 PR_SET_PDEATHSIG = 1
-STOP_BYTE = b"s"
+# What is written to a child's lifeline: stop making load, or, for a node, end in order.
+STOP_BYTE, END_BYTE = b"s", b"e"
 
 
 @dataclass(slots=True)
@@ -71,8 +72,15 @@ class Child:
 
     def ask_to_stop(self) -> None:
         """Send the stop byte: a client ends its work and exits, a node makes no load of its own any more."""
+        self._tell(STOP_BYTE)
+
+    def ask_to_end(self) -> None:
+        """Tell a node to end in order. Unlike SIGTERM this may come before the process knows what to do about it."""
+        self._tell(END_BYTE)
+
+    def _tell(self, byte: bytes) -> None:
         try:
-            self._input.write(STOP_BYTE)
+            self._input.write(byte)
             self._input.flush()
         except BrokenPipeError:
             pass
@@ -125,10 +133,13 @@ def _read_line(descriptor: int) -> bytes:
     return bytes(line)
 
 
-def lifeline(calm: Callable[[], object] = lambda: None) -> None:
-    """In a child's event loop, when standard input can be read: exit where the parent is gone, be calm when told to."""
-    match os.read(sys.stdin.fileno(), 1):
-        case b"":
-            os._exit(3)
-        case _:
-            calm()
+def lifeline(end: Callable[[], object], calm: Callable[[], object] = lambda: None) -> None:
+    """In a node's event loop, when standard input can be read: exit where the parent is gone, end or be calm when told
+    to."""
+    byte = os.read(sys.stdin.fileno(), 1)
+    if byte == b"":
+        os._exit(3)
+    elif byte == END_BYTE:
+        end()
+    else:
+        calm()

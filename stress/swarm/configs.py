@@ -10,7 +10,8 @@ INSTANCE = "swarm"
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A node process. Times in milliseconds. `mutant` names a patch of the statements, None for the sound engine.
-    `place`: where among the nodes it runs, from 0."""
+    `place`: where among the nodes it runs, from 0. `max_sessions`: as in `NodePolicy`; `clock_offset_s`: its clock is
+    off by that."""
 
     dsns: tuple[str, ...]
     name: str
@@ -23,6 +24,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_delay_ms: float
     drain_timeout_ms: float
     place: int
+    max_sessions: int | None = None
+    clock_offset_s: float = 0.0
 
 
 class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from engine.store import (
     TimerOp,
     UnstorableValue,
 )
-from stress.scenarios.store_scenario import Bump
+from stress.scenarios.store_scenario import Bump, Start
 
 # How often a writer that lost a race tries again.
 ATTEMPTS = 3
@@ -54,6 +54,18 @@ def described(commit: Commit) -> dict[str, Any]:
         "timers": len(commit.timers),
         "spawns": len(commit.spawns),
         "trace": commit.trace is not None,
+    }
+
+
+def promises(act: Start) -> dict[str, dict[str, Any]]:
+    """What the history says beside each commit of a start: that the execution comes to an end by itself, and which
+    others it needs for that."""
+    if not act.ends:
+        return {}
+    first, *others = [execution_id for _, execution_id, _ in act.executions]
+    return {
+        first: {"ends": True, **({"needs": others} if act.waits else {})},
+        **{each: {"ends": True} for each in others},
     }
 
 

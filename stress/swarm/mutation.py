@@ -9,11 +9,12 @@ from engine.maintenance import Maintenance
 from engine.node import ClaimNames
 from engine.picker import Picker
 from engine.policy import NodePolicy
+from engine.relay import AsyncStoreRelay
 from engine.relay.handover import Handover
 from engine.statements import Catalogue
 from engine.transport.queue import Queue
 from invariants.mutants import REGISTRY
-from invariants.mutants.handover import handover_of
+from invariants.mutants.handover import across_of, handover_of
 from invariants.mutants.protocol import limiter_of, maintenance_of, picker_of
 
 
@@ -62,4 +63,9 @@ def queue_for(mutant: str | None) -> Queue:
 
 def handover_for(mutant: str | None) -> Handover:
     """The relay's, as the mutant takes its steps."""
-    return Handover() if mutant is None else handover_of(REGISTRY[mutant])
+    return handover_of(None if mutant is None else REGISTRY[mutant])
+
+
+def across_for(mutant: str | None) -> Callable[..., AsyncStoreRelay]:
+    """The relay's between databases."""
+    return AsyncStoreRelay if mutant is None else across_of(REGISTRY[mutant])

@@ -1,6 +1,8 @@
 """A node of the swarm: `python -m stress.swarm.node_process`, configured over standard input.
 
-SIGTERM stops it gracefully. A mutant is applied here, to this process's catalogue; the engine knows nothing of it.
+SIGTERM stops it gracefully, and so does the byte for it on standard input, which can be sent before the process has
+come so far as to understand a signal. A mutant is applied here, to this process's catalogue; the engine knows nothing
+of it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import nodes_of
 from stress.scenarios import SCENARIOS, Scenario
 from stress.swarm.child import lifeline, receive_config
+from stress.swarm.clock import set_clock_off
 from stress.swarm.configs import INSTANCE, NodeConfig
 from stress.swarm.deaf_node import DeafNode
 from stress.swarm.mutation import claim_names_for, limiter_for, maintenance_for, picker_for
@@ -50,8 +53,11 @@ async def serve(config: NodeConfig) -> int:
         max_poll_interval_ms=200.0,
         max_delay_ms=config.max_delay_ms,
         drain_timeout_ms=config.drain_timeout_ms,
+        max_sessions=config.max_sessions,
     )
     with Recorder(Path(config.history), config.name) as recorder:
+        # The recorder's own clock is the harness's, and is read before.
+        set_clock_off(config.clock_offset_s)
         kind = DeafNode if scenario.pokes == "dropped" else Node
         node = kind(
             config.dsns[0],
@@ -65,7 +71,7 @@ async def serve(config: NodeConfig) -> int:
         )
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, node.stop)
-        loop.add_reader(sys.stdin.fileno(), lifeline)
+        loop.add_reader(sys.stdin.fileno(), lambda: lifeline(node.stop))
         await node.run()
     return node.abandoned_steps
 

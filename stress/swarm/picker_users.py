@@ -50,7 +50,7 @@ class PickerUser(ClientUser):
         self.full: frozenset[str] = frozenset()
         self._catalogue = Catalogue.load()
         self._acts = 0
-        self.connection = self._connect()
+        self.connection = self._connected()
 
     def on_stop(self) -> None:
         """Hang up."""
@@ -114,6 +114,9 @@ class PickerUser(ClientUser):
         self, name: str, value: object, operation: Operation[T], describe: Callable[[T], dict[str, Any]]
     ) -> dict[str, Any] | None:
         """Perform and record; what was recorded of the answer, None where there was none."""
+        # Before the call, so that what is recorded as sent was sent.
+        if self.connection.closed or self.connection.broken:
+            self.connection = self._connected()
         recorder = self.shared.recorder
         token = recorder.invoke(name, value)
         began = time.perf_counter()
@@ -126,9 +129,6 @@ class PickerUser(ClientUser):
             failure = error
             lost = self.connection.broken or self.connection.closed
             recorder.complete(token, "info" if lost else "fail", describe_error(error))
-            if lost:
-                gevent.sleep(RECONNECT_PAUSE_S)
-                self.connection = self._connect()
         except gevent.GreenletExit:
             recorder.complete(
                 token, "info", {"error": "Stopped", "sqlstate": None, "message": "the load ended"}
@@ -137,8 +137,13 @@ class PickerUser(ClientUser):
         self.fire(name, began, failure)
         return told
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        return connect(self.shared.config.dsns[0], f"client-{self.shared.config.number}")
+    def _connected(self) -> psycopg.Connection[Any]:
+        """A session, tried for until the load ends: a server that is down comes back."""
+        while True:
+            try:
+                return connect(self.shared.config.dsns[0], f"client-{self.shared.config.number}")
+            except psycopg.OperationalError:
+                gevent.sleep(RECONNECT_PAUSE_S)
 
     def _backlog_is_full(self) -> bool:
         scenario = self.scenario
@@ -150,7 +155,11 @@ class PickerUser(ClientUser):
         return self._count(BACKLOG, scenario.max_backlog) >= scenario.max_backlog
 
     def _count(self, query: str, *parameters: object) -> int:
-        row = self.connection.execute(query.encode(), parameters).fetchone()
+        try:
+            row = self.connection.execute(query.encode(), parameters).fetchone()
+        except psycopg.OperationalError:
+            # The next call finds the session gone, or the moment over.
+            return 0
         return 0 if row is None else int(row[0])
 
 

@@ -1,7 +1,7 @@
 """A node of the store's swarm: `python -m stress.swarm.store_process`, configured over standard input.
 
-It runs a stack (worker, relay, timer sweeper) and, where the scenario says so, loops that commit directly. SIGTERM
-stops it gracefully.
+It runs a stack (worker, relay, timer sweeper) and, where the scenario says so, loops that commit directly. SIGTERM,
+or the byte for it on standard input, stops it gracefully.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -18,20 +19,23 @@ from random import Random
 import psycopg
 from psycopg_pool import PoolTimeout
 
+from engine.errors import InfrastructureError
 from engine.relay import Polling
-from engine.statechart.stack import Stack
+from engine.statechart.stack import POOL_SIZE, Stack
 from engine.store import Commit
 from invariants.history import Recorder
 from stress.scenarios import SCENARIOS, StoreScenario
 from stress.scenarios.store import HOT, bump
 from stress.scenarios.store_scenario import Bump
 from stress.swarm.child import lifeline, receive_config
+from stress.swarm.clock import set_clock_off
 from stress.swarm.configs import NodeConfig
 from stress.swarm.contention import ATTEMPTS, bumped, described, refused
-from stress.swarm.mutation import catalogue_for, handover_for, queue_for
+from stress.swarm.mutation import across_for, catalogue_for, handover_for, queue_for
 
 POLLING = Polling(min_interval_ms=5.0, max_interval_ms=100.0)
 CONTENDER_PAUSE_S = 0.02
+OPENING_PAUSE_S = 0.2
 
 
 class Contender:
@@ -86,24 +90,51 @@ async def serve(config: NodeConfig) -> None:
     stop, calm = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_reader(sys.stdin.fileno(), lambda: lifeline(calm.set))
+    loop.add_reader(sys.stdin.fileno(), lambda: lifeline(stop.set, calm.set))
     with Recorder(Path(config.history), config.name) as recorder:
-        async with Stack(
-            config.dsns,
-            scenario.charts,
-            lease_s=config.lease_ttl_ms / 1_000,
-            trace_max=scenario.trace_max,
-            polling=POLLING,
-            observer=recorder,
-            catalogue=catalogue_for(config.mutant),
-            queue=queue_for(config.mutant),
-            handover=handover_for(config.mutant),
-        ) as stack:
+        # The recorder's own clock is the harness's, and is read before.
+        set_clock_off(config.clock_offset_s)
+        async with AsyncExitStack() as opened:
+            stack = await _opened(config, scenario, recorder, opened, stop)
+            if stack is None:
+                return
             contenders = [
                 Contender(stack, scenario, recorder, f"{config.name}/{number}")
                 for number in range(scenario.contenders)
             ]
             await asyncio.gather(stack.run(stop), *(contender.run(calm, stop) for contender in contenders))
+
+
+async def _opened(
+    config: NodeConfig,
+    scenario: StoreScenario,
+    recorder: Recorder,
+    opened: AsyncExitStack,
+    stop: asyncio.Event,
+) -> Stack | None:
+    """The node's stack, tried for until `stop`: a server that is down comes back, and a session that was ended was one
+    of many. None after `stop`."""
+    while not stop.is_set():
+        stack = Stack(
+            config.dsns,
+            scenario.charts,
+            lease_s=config.lease_ttl_ms / 1_000,
+            trace_max=scenario.trace_max,
+            pool_size=config.max_sessions or POOL_SIZE,
+            polling=POLLING,
+            observer=recorder,
+            catalogue=catalogue_for(config.mutant),
+            queue=queue_for(config.mutant),
+            handover=handover_for(config.mutant),
+            across=across_for(config.mutant),
+        )
+        try:
+            return await opened.enter_async_context(stack)
+        except (psycopg.Error, PoolTimeout, InfrastructureError):
+            recorder.count("reconnect")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), OPENING_PAUSE_S)
+    return None
 
 
 def main() -> None:

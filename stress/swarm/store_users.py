@@ -5,7 +5,7 @@ from __future__ import annotations
 # Locust first: it patches the standard library for gevent, and what is imported before it would not be cooperative.
 import locust  # isort: skip
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import gevent
@@ -19,11 +19,10 @@ from engine.transport import PostgresTransport
 from stress.scenarios import StoreScenario
 from stress.scenarios.store_scenario import Act, Bump, Listing, Note, Start, Tell
 from stress.swarm.clients import ClientUser
-from stress.swarm.contention import ATTEMPTS, bumped, described, refused
+from stress.swarm.contention import ATTEMPTS, bumped, described, promises, refused
 from stress.swarm.mutation import catalogue_for, queue_for
 
 WINDOW_S = 0.25
-BACKLOG_CHECK_EVERY = 10
 BACKLOG_PAUSE_S = 0.1
 LOST_PAUSE_S = 0.1
 # What a call may fail with when the server is away or says no; the user goes on.
@@ -65,7 +64,7 @@ class StoreUser(ClientUser):
     def act(self) -> None:
         """What the scenario draws; a failure is on record, and the next act is another."""
         self._acts += 1
-        if self._acts % BACKLOG_CHECK_EVERY == 0 and self._backlog_is_full():
+        if self._acts % self.scenario.look_every == 0 and self._backlog_is_full():
             gevent.sleep(BACKLOG_PAUSE_S)
             return
         for act in self.scenario.next_acts(self.random, int(time.time() / WINDOW_S)):
@@ -98,9 +97,8 @@ class StoreUser(ClientUser):
         for definition, execution_id, context in act.executions:
             execution = began(charts[definition], execution_id, dict(context))
             commits.append(Commit(execution=execution, emits=[Emit(execution_id, start_event(execution_id))]))
-        extra = {"ends": True} if act.ends else {}
         for batch in [commits] if act.together else [[commit] for commit in commits]:
-            self._commit(batch, extra)
+            self._commit(batch, promises(act))
 
     def _tell(self, act: Tell) -> None:
         gevent.sleep(act.pause_ms / 1_000)
@@ -120,14 +118,19 @@ class StoreUser(ClientUser):
                     lambda execution: {"version": None if execution is None else execution.version},
                 )
                 commits.append(bumped(act, self.scenario.charts, target, loaded, time.time()))
-            targets = self._commit(commits, {})
+            targets = self._commit(commits)
             if not targets:
                 return
 
-    def _commit(self, commits: list[Commit], extra: dict[str, Any]) -> tuple[str, ...]:
-        """Commit them, in one call; whose commits lost a race."""
-        recorder = self.shared.recorder
-        tokens = [recorder.invoke("store.commit", described(commit) | extra) for commit in commits]
+    def _commit(
+        self, commits: list[Commit], promised: Mapping[str, dict[str, Any]] | None = None
+    ) -> tuple[str, ...]:
+        """Commit them, in one call; whose commits lost a race. `promised`: what else the history is to say of each."""
+        recorder, promised = self.shared.recorder, promised or {}
+        tokens = [
+            recorder.invoke("store.commit", described(commit) | promised.get(commit.execution.id, {}))
+            for commit in commits
+        ]
         try:
             refusals = self.store.commit_many(commits)
         except BaseException as error:
@@ -168,8 +171,12 @@ class StoreUser(ClientUser):
         return answer
 
     def _backlog_is_full(self) -> bool:
+        most = self.scenario.max_backlog
         try:
-            return sum(transport.depth() for transport in self.transports) >= self.scenario.max_backlog
+            waiting = sum(transport.depth() for transport in self.transports)
+            if waiting < most:
+                waiting += len(self.store.pending_outbox(most)) + len(self.store.pending_spawns(most))
+            return waiting >= most
         except FAILURES:
             return True
 

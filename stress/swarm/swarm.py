@@ -9,10 +9,13 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from psycopg.conninfo import make_conninfo
 
 from stress import config as knobs
 from stress.config import RunConfig
@@ -23,6 +26,8 @@ from stress.swarm.configs import ClientsConfig, LoadReport, LocustMasterConfig, 
 LOOPBACK = "127.0.0.1"
 # Users end their current call, the master its workers.
 LOAD_STOP_TIMEOUT_S = 15.0
+# A node may be asked to stop before it has come up, by a fault, on a machine that has other things to do.
+STOP_TIMEOUT_S = knobs.DRAIN_TIMEOUT_MS / 1000 + 25
 
 
 class ChildDied(Exception):
@@ -36,9 +41,13 @@ class Swarm:
     config: RunConfig
     dsns: tuple[str, ...]
     folder: Path
+    # Where the node in a place finds the server, for those that go another way than `dsns`.
+    ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     nodes: dict[int, Child] = field(default_factory=dict)
     clients: list[Child] = field(default_factory=list)
     frozen: set[int] = field(default_factory=set)
+    # Nodes that were asked to stop and whose place another has taken, and until when they may take.
+    leaving: list[tuple[Child, float]] = field(default_factory=list)
     latest: LoadReport | None = None
     calm: bool = False
     _master: Child | None = None
@@ -50,13 +59,24 @@ class Swarm:
         for place in range(self.config.nodes):
             self.start_node(place)
 
-    def start_node(self, place: int) -> Child:
-        """A new node in a place that has none."""
+    def start_node(
+        self,
+        place: int,
+        *,
+        settings: Mapping[str, str] | None = None,
+        max_sessions: int | None = None,
+        clock_offset_s: float = 0.0,
+    ) -> Child:
+        """A new node in a place that has none. `settings` are those of its sessions."""
         scenario = SCENARIOS[self.config.scenario]
         self._generation += 1
         name = f"node-{place + 1}.{self._generation}"
+        dsns = self.ways.get(place, self.dsns)
+        if settings:
+            options = " ".join(f"-c {setting}={value}" for setting, value in settings.items())
+            dsns = tuple(make_conninfo(dsn, options=options) for dsn in dsns)
         node = NodeConfig(
-            dsns=self.dsns,
+            dsns=dsns,
             name=name,
             scenario=self.config.scenario,
             mutant=self.config.mutant,
@@ -67,11 +87,20 @@ class Swarm:
             max_delay_ms=knobs.MAX_DELAY_MS,
             drain_timeout_ms=knobs.DRAIN_TIMEOUT_MS,
             place=place,
+            max_sessions=max_sessions,
+            clock_offset_s=clock_offset_s,
         )
         self.nodes[place] = Child.start(name, scenario.subject.node, node, self._log(name))
         if self.calm:
             self.nodes[place].ask_to_stop()
         return self.nodes[place]
+
+    def replace_node(self, place: int, **changes: Any) -> Child:
+        """Ask the node in a place to stop; another, with these `changes` (see `start_node`), takes it at once."""
+        old = self.nodes.pop(place)
+        old.ask_to_end()
+        self.leaving.append((old, time.monotonic() + STOP_TIMEOUT_S))
+        return self.start_node(place, **changes)
 
     def kill_node(self, place: int) -> Child:
         """SIGKILL the node in a place; the place is empty after."""
@@ -138,17 +167,15 @@ class Swarm:
         self._master, self.clients = None, []
 
     def stop_nodes(self) -> None:
-        """SIGTERM every node and wait for its drain. Raises ChildDied for one that does not end well."""
-        for node in self.nodes.values():
-            node.signal(signal.SIGTERM)
-        deadline = time.monotonic() + knobs.DRAIN_TIMEOUT_MS / 1000 + 5
-        for node in self.nodes.values():
-            if node.wait(max(0.1, deadline - time.monotonic())) is None:
-                raise ChildDied(f"{node.name} did not stop after SIGTERM")
-            if node.status != 0:
-                raise ChildDied(f"{node.name} exited with status {node.status}: {node.last_words()}")
-            node.destroy()
-        self.nodes.clear()
+        """Ask every node to stop and wait for its drain. Raises ChildDied for one that does not end well."""
+        for place in list(self.nodes):
+            node = self.nodes.pop(place)
+            node.ask_to_end()
+            self.leaving.append((node, time.monotonic() + STOP_TIMEOUT_S))
+        while self.leaving:
+            node, deadline = self.leaving.pop(0)
+            node.wait(max(0.1, deadline - time.monotonic()))
+            _ended_well(node)
 
     def read_load_report(self) -> LoadReport | None:
         """The latest report of the master, None before the first."""
@@ -161,21 +188,42 @@ class Swarm:
         return self.latest
 
     def check_alive(self) -> None:
-        """Raises ChildDied when a child has ended by itself."""
+        """Raises ChildDied when a child has ended by itself, or one that was asked to has not."""
+        for entry in list(self.leaving):
+            node, deadline = entry
+            if node.status is not None or time.monotonic() > deadline:
+                self.leaving.remove(entry)
+                _ended_well(node)
         for child in (*self.nodes.values(), *self.clients, *([self._master] if self._master else [])):
             if child.status is not None:
                 raise ChildDied(f"{child.name} exited with status {child.status}: {child.last_words()}")
 
     def destroy(self) -> None:
         """End every child now."""
-        for child in (*self.nodes.values(), *self.clients, *([self._master] if self._master else [])):
+        for child in (
+            *(node for node, _ in self.leaving),
+            *self.nodes.values(),
+            *self.clients,
+            *([self._master] if self._master else []),
+        ):
             child.destroy()
+        self.leaving.clear()
         self.nodes.clear()
         self.clients.clear()
         self._master = None
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
+
+
+def _ended_well(node: Child) -> None:
+    """Raises ChildDied unless it has."""
+    status, words = node.status, node.last_words()
+    node.destroy()
+    if status is None:
+        raise ChildDied(f"{node.name} did not stop when it was asked to")
+    if status != 0:
+        raise ChildDied(f"{node.name} exited with status {status}: {words}")
 
 
 def _free_port() -> int:

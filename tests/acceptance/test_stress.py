@@ -88,6 +88,25 @@ def test_a_sound_engine_is_held_under_kills_and_pauses(tmp_path: Path, pg_spec: 
     assert json.loads(again.stdout)["invariants"] == verdict["invariants"]
 
 
+@pytest.mark.slow("25 s")
+def test_a_run_says_what_each_fault_did_and_what_became_of_it(tmp_path: Path) -> None:
+    faults = ("terminate", "partition", "crash")
+    done = stress(
+        *("--scenario", "children", "--seconds", "8", "--seed", "3", "--json", "--out", str(tmp_path)),
+        *("--faults", ",".join(faults)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = json.loads(done.stdout)
+    did: dict[str, set[str]] = {name: set() for name in faults}
+    for fault in verdict["faults"]:
+        did[fault["fault"]] |= {what for what, count in fault["did"].items() if count > 0}
+    assert "sessions ended" in did["terminate"]
+    assert "answers to COMMIT lost" in did["partition"]
+    assert did["crash"] == {"crashes"}
+    assert verdict["effects"]["flushes unknown"] > 0
+    assert verdict["postgres"]["settings"]["fsync"] == "on"
+
+
 @pytest.mark.slow("25 s each")
 @pytest.mark.parametrize(
     ("mutant", "invariant"),
@@ -101,7 +120,8 @@ def test_a_mutant_is_violated_and_the_invariant_named_with_its_transactions(
     mutant: str, invariant: str, tmp_path: Path
 ) -> None:
     done = stress(
-        "--mutant", mutant, "--seconds", "8", "--out", str(tmp_path), env={**os.environ, "COLUMNS": "160"}
+        *("--mutant", mutant, "--seconds", "8", "--faults", "kill,pause", "--out", str(tmp_path)),
+        env={**os.environ, "COLUMNS": "160"},
     )
     assert done.returncode == 1, done.stdout + done.stderr
     [folder] = runs_in(tmp_path)
@@ -141,7 +161,7 @@ def test_a_node_that_works_only_when_poked_is_caught_where_pokes_are_dropped(tmp
     [
         (["--scenario", "mixd"], 2, "there is no scenario 'mixd'; did you mean 'mixed'?"),
         (["--mutant", "nonesuch"], 2, "there is no mutant 'nonesuch'; choose from: "),
-        (["--faults", "kill,flood"], 2, "there is no fault 'flood'; choose from: kill, pause"),
+        (["--faults", "kill,flood"], 2, "there is no fault 'flood'; choose from: cancel, crash, failover"),
         (["--subject", "other"], 2, "there is no subject 'other'; choose from: reference"),
         (["--pg", "12"], 2, '"12" names no supported Postgres'),
         (["--nodes", "0"], 2, "--nodes must be 1 to 64, not 0"),

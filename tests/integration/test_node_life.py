@@ -225,13 +225,13 @@ class CountingLimiter:
         self.sweeps: list[str] = []
 
     def admit(self, rows: Sequence[Claimed]) -> Operation[Admission]:
-        raise NotImplementedError
+        raise AssertionError("no row asks for anything")
 
     def credit(self, slots: Sequence[Slot], freed_by: int) -> Operation[Any]:
-        raise NotImplementedError
+        raise AssertionError("no row asks for anything")
 
     def renew(self, slots: Sequence[Slot]) -> Operation[Any]:
-        raise NotImplementedError
+        raise AssertionError("no row asks for anything")
 
     def sync_config(self) -> Operation[int]:
         return self._sweep("sync_config")

@@ -15,8 +15,11 @@ import psycopg
 import pytest
 
 from engine.operation import Operation
+from engine.postgres import conninfo
 from engine.relay import AsyncRelay, AsyncTimerSweeper, Polling, Relay, TimerSweeper, handover
 from engine.store import Emit, Event, Execution, PostgresStore, Spawn, TimerOp
+from engine.store.encoding import MAX_KEY_BYTES, key
+from engine.values import MAX_JSON_DEPTH
 from tests.fixtures.courier import Courier
 from tests.fixtures.node import Notes
 from tests.fixtures.race import TIMEOUT_S
@@ -150,11 +153,15 @@ def test_a_spawn_that_can_never_be_done_is_counted_and_does_not_hold_up_the_othe
     courier.rows(
         "INSERT INTO spawns (parent_id, child_id, root_path, context) VALUES ('parent', 'c0', 'r', 'no json')"
     )
+    courier.rows(
+        "INSERT INTO spawns (parent_id, child_id, root_path, context) VALUES ('parent', 'deep', 'r', %s)",
+        '{"in":' * MAX_JSON_DEPTH + "{}" + "}" * MAX_JSON_DEPTH,
+    )
     courier.fork("c1")
     notes = Notes()
     with Relay(courier.dsn, batch=2, observer=notes) as relay:
         assert relay.spawn() == 1
-    assert notes.counts == {"spawn_refused": 6}
+    assert notes.counts == {"spawn_refused": 7}
     assert courier.delivered() == ["start:c1"]
 
 
@@ -202,6 +209,28 @@ def test_a_due_timer_becomes_one_event_of_the_outbox(courier: Courier) -> None:
     assert target == "x"
     assert (first.kind, first.payload) == ("timer", {"path": "a", "fire_at": 1.0})
     assert second.payload == {"path": "b", "fire_at": 2.5}
+
+
+def test_the_event_of_the_longest_timer_has_an_id_that_can_be_marked(courier: Courier) -> None:
+    courier.arm("p" * MAX_KEY_BYTES, 1.0, execution_id="x" * MAX_KEY_BYTES)
+    courier.arm("q" * MAX_KEY_BYTES, 1.0, execution_id="x" * MAX_KEY_BYTES)
+    with TimerSweeper(courier.dsn) as sweeper:
+        assert len(sweeper.sweep(now=5.0)) == 2
+    ids = {key("event.id", event_id) for _, event_id in courier.outbox()}
+    assert len(ids) == 2
+
+
+def test_a_timer_fires_for_the_very_instant_that_it_was_armed_for_whatever_the_servers_defaults(
+    courier: Courier,
+) -> None:
+    name = conninfo.parse(courier.dsn)["dbname"]
+    courier.rows(f'ALTER DATABASE "{name}" SET extra_float_digits = -3')
+    instant = 1_700_000_000.123456
+    courier.arm("p", instant)
+    with TimerSweeper(courier.dsn) as sweeper, PostgresStore.from_dsn(courier.dsn) as store:
+        assert [each.fire_at for each in sweeper.sweep(now=2e9)] == [instant]
+        [(_, _, event)] = store.pending_outbox()
+        assert event.payload["fire_at"] == instant
 
 
 def test_the_servers_clock_says_what_is_due(courier: Courier) -> None:

@@ -15,12 +15,13 @@ from engine.relay import Polling
 from engine.statechart import Chart, Go, Scope, State, began, start_event
 from engine.statechart.stack import Stack
 from engine.statechart.worker import Worker
-from engine.store import AsyncPostgresStore, Commit, Event
+from engine.store import AsyncPostgresStore, Commit, Event, operations
+from engine.store.shards import shard_of
 from engine.transport import AsyncPostgresTransport
 from stress.scenarios.charts import CHARTS, HUB, PARCEL
 from tests.fixtures.node import Notes
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 EAGER = Polling(min_interval_ms=2.0, max_interval_ms=10.0)
 
 
@@ -195,10 +196,151 @@ def test_who_loses_a_race_steps_again_and_gives_the_message_back_when_that_never
         assert notes.counts["conflict"] == times
         assert await bench.transport.depth() == (0 if done else 1)
         if not done:
-            assert await worker.tick() == 1
+            assert await worker.tick() == 0  # for a while
+            while await worker.tick() == 0:
+                await asyncio.sleep(0.02)
             assert await bench.transport.depth() == 0
 
     on(database, act)
+
+
+async def _begin(bench: Bench, worker: Worker, chart: Chart, *ids: str) -> None:
+    """Executions that have begun, each with a message that is to be handled."""
+    for each in ids:
+        await bench.store.save(began(chart, each, {"expected": 9}))
+        await bench.transport.publish(each, start_event(each))
+    await worker.tick()
+    for each in ids:
+        await bench.transport.publish(each, Event(id="a", kind="arrived", payload={"parcel": "p"}))
+
+
+@pytest.mark.parametrize(
+    ("group_id", "event_id"), [("hub", "i" * 1_001), ("hub", "\0"), ("hub", ""), ("g" * 1_500, "e")]
+)
+def test_a_message_that_no_store_can_mark_ends_no_worker(database: str, group_id: str, event_id: str) -> None:
+    async def act(bench: Bench) -> None:
+        worker = bench.worker(HUB)
+        await bench.store.save(began(HUB, "hub", {"expected": 1}))
+        await bench.transport.publish(group_id, Event(id=event_id, kind="start"))
+        await bench.transport.publish("hub", start_event("hub"))
+        while await bench.transport.depth():
+            await worker.tick()
+        execution = await bench.store.load("hub")
+        assert execution is not None
+        assert execution.status == "RUNNING"
+
+    on(database, act)
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        """data = replace(data, '"active_path":"hub/', '"active_path":"hub/of_next_version/')""",
+        """data = replace(data, '"root_path":"hub"', '"root_path":""')""",
+        """data = replace(data, '"root_path":"hub"', '"root_path":"other"')""",
+        """data = replace(data, '"invoke_seq":0', '"invoke_seq":"of the next version"')""",
+    ],
+)
+def test_an_execution_of_another_version_is_left_to_others_and_holds_up_none(
+    database: str, elsewhere: str
+) -> None:
+    async def act(bench: Bench) -> None:
+        worker = bench.worker(HUB)
+        await _begin(bench, worker, HUB, "one", "two")
+        [(changed,)] = rows(
+            database,
+            f"WITH u AS (UPDATE executions SET {elsewhere} WHERE id = 'one' RETURNING data) "
+            "SELECT count(*) FROM u JOIN executions AS e ON e.id = 'one' AND e.data <> u.data",
+        )
+        assert changed == 1
+        assert await worker.tick() == 2
+        assert await worker.tick() == 0  # for a while
+        two = await bench.store.load("two")
+        assert two is not None
+        assert two.context["parcels"] == ["p"]
+        assert await bench.transport.depth() == await bench.transport.depth("one") == 1
+
+    on(database, act)
+
+
+_REFUSE = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE 'not this one' USING ERRCODE = 'P0001'; END $$;
+CREATE TRIGGER refuse BEFORE UPDATE ON executions FOR EACH ROW WHEN (OLD.id LIKE 'bad%') EXECUTE FUNCTION refuse()
+"""
+
+
+def test_what_the_database_refuses_of_a_batch_harms_no_other(database: str) -> None:
+    async def act(bench: Bench) -> None:
+        notes = Notes()
+        worker = bench.worker(HUB, observer=notes)
+        await _begin(bench, worker, HUB, "a", "bad", "c")
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(_REFUSE)
+        assert await worker.tick() == 3
+        for good in ("a", "c"):
+            execution = await bench.store.load(good)
+            assert execution is not None
+            assert execution.context["parcels"] == ["p"]
+        assert await bench.transport.depth() == await bench.transport.depth("bad") == 1
+        assert notes.counts["refused"] == notes.counts["given_back"] == 1
+        assert await worker.tick() == 0  # for a while
+
+    on(database, act)
+
+
+def test_what_one_database_refuses_is_not_told_of_the_others(server: Server) -> None:
+    async def run(dsns: list[str]) -> None:
+        notes = Notes()
+        async with Stack(dsns, [HUB]) as stack:
+            worker = Worker((HUB,), stack.store, stack.transport, observer=notes)
+            ids = [next(f"{kind}{n}" for n in range(99) if shard_of(f"{kind}{n}", 2) == shard)
+                   for kind, shard in (("good", 0), ("bad", 1))]  # fmt: skip
+            bench: Any = stack
+            await _begin(bench, worker, HUB, *ids)
+            with psycopg.connect(dsns[1], autocommit=True) as connection:
+                connection.execute(_REFUSE)
+            notes.completions.clear()
+            assert await worker.tick() == 2
+        ends = [kind for kind, name, _ in notes.completions if name == "store.commit"]
+        assert sorted(ends) == ["fail", "fail", "ok"]
+
+    with ExitStack() as databases:
+        asyncio.run(run([databases.enter_context(fresh_database(server)) for _ in range(2)]))
+
+
+def test_a_batch_that_is_too_big_to_be_sent_is_committed_one_by_one(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(bench: Bench) -> None:
+        worker = bench.worker(HUB)
+        await _begin(bench, worker, HUB, "a", "b", "c")
+        monkeypatch.setattr(operations, "MAX_BATCH_CHARS", 1_000)
+        assert await worker.tick() == 3
+        assert await bench.transport.depth() == 0
+        for each in ("a", "b", "c"):
+            execution = await bench.store.load(each)
+            assert execution is not None
+            assert execution.context["parcels"] == ["p"]
+
+    on(database, act)
+
+
+def test_where_a_part_of_a_stack_fails_all_of_it_ends(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(self: Worker) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Worker, "tick", broken)
+
+    async def run() -> None:
+        async with Stack([database], [HUB], polling=EAGER) as stack:
+            before = asyncio.all_tasks()
+            with pytest.raises(ZeroDivisionError):
+                await stack.run(asyncio.Event())
+            loops = [task for task in asyncio.all_tasks() - before if "run" in repr(task.get_coro())]
+            assert loops == []
+
+    asyncio.run(run())
 
 
 def test_a_batch_costs_as_many_round_trips_whatever_its_size(database: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from engine.store import (
     Child,
     Commit,
     Emit,
+    Event,
     EventAlreadyProcessed,
     Execution,
     Spawn,
@@ -25,6 +27,7 @@ from engine.store import (
     TimerOp,
     UnstorableValue,
 )
+from engine.values import MAX_JSON_DEPTH
 from tests.fixtures import harel_subject
 from tests.fixtures.stores import ALL, KINDS, NOTHING, TIMEOUT_S, Backend, do, effects, event, execution, full
 
@@ -681,3 +684,37 @@ def test_a_cursor_that_nobody_gave_is_refused(store: Store) -> None:
 def test_an_unknown_status_is_refused(store: Store) -> None:
     with pytest.raises(UnstorableValue, match="LOST"):
         store.list_executions(status=["DONE", "LOST"])
+
+
+class Word(str, Enum):  # noqa: UP042  # a StrEnum is its text for everybody
+    """What some call their states and events by."""
+
+    PAID = "paid"
+
+
+def test_a_member_of_an_enumeration_is_the_text_that_it_stands_for(store: Store) -> None:
+    subject = execution(outcome=Word.PAID, active_path=Word.PAID)
+    store.commit(
+        subject,
+        emits=[Emit(Word.PAID, Event(id=Word.PAID, kind=Word.PAID))],
+        processed_event_id=Word.PAID,
+        timers=[TimerOp("schedule", Word.PAID, 1.0)],
+    )
+    store.save(subject)
+    [(_, target, told)] = store.pending_outbox()
+    assert (target, told.id) == ("paid", "paid")
+    assert store.is_processed("e", "paid")
+    assert store.due_timers(2.0) == [("e", "paid", 1.0)]
+    [summary] = store.list_executions().items
+    assert (summary.outcome, summary.active_path) == ("paid", "paid")
+
+
+def test_a_spawn_whose_child_could_not_be_stored_is_refused(store: Store) -> None:
+    context: dict[str, Any] = {}
+    for _ in range(MAX_JSON_DEPTH - 1):
+        context = {"in": context}
+    store.commit(execution(), spawns=[Spawn("c", "r", context)])
+    [(_, _, _, _, stored)] = store.pending_spawns()
+    store.save(execution("c", context=stored))
+    with pytest.raises(UnstorableValue, match="deep"):
+        store.commit(execution("f"), spawns=[Spawn("d", "r", {"in": context})])

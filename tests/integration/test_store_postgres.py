@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo as conninfo_with
 
 from engine.errors import InfrastructureError, UsageError
 from engine.postgres import Server, conninfo
@@ -29,6 +30,7 @@ from engine.store import (
     SqliteStore,
     Store,
     StoreConflict,
+    TimerOp,
     UnstorableValue,
 )
 from tests.fixtures.proxy import Proxy, await_sessions, proxied
@@ -263,10 +265,12 @@ class Gate:
     def __init__(self, database: str, observer: psycopg.Connection[Any]) -> None:
         self._database = conninfo.parse(database)["dbname"]
         self.observer = observer
-        PostgresStore.from_dsn(database).close()
-        observer.execute(_GATES)
+
+    def install(self) -> None:
+        """In a database that has the store's tables."""
+        self.observer.execute(_GATES)
         for table in TABLES:
-            observer.execute(
+            self.observer.execute(
                 f"CREATE TRIGGER gate BEFORE INSERT OR UPDATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION gate()"
             )
 
@@ -276,8 +280,12 @@ class Gate:
         self.observer.execute(f"ALTER DATABASE \"{self._database}\" SET gate.at = '{table}'")
 
     def open(self) -> None:
-        self.observer.execute(f'ALTER DATABASE "{self._database}" RESET gate.at')
+        self.reset()
         self.observer.execute("SELECT pg_advisory_unlock(4711)")
+
+    def reset(self) -> None:
+        """No session that begins from now on stops anywhere."""
+        self.observer.execute(f'ALTER DATABASE "{self._database}" RESET gate.at')
 
     def await_blocked(self) -> int:
         """The process id of the session that waits at the gate."""
@@ -293,7 +301,10 @@ class Gate:
 
 @pytest.fixture
 def gate(database: str, observer: psycopg.Connection[Any]) -> Gate:
-    return Gate(database, observer)
+    PostgresStore.from_dsn(database).close()
+    gate = Gate(database, observer)
+    gate.install()
+    return gate
 
 
 @all_drivers
@@ -488,11 +499,54 @@ def test_a_commit_cancelled_while_it_waits_for_a_lock_frees_its_connection(
     asyncio.run(main())
 
 
-# ------------------------------------------------------------------------------------------- servers and settings
+class Interruption(BaseException):
+    """An order to stop that is not Python's own, such as a killed greenlet's."""
+
+
+@pytest.mark.parametrize("effects_too", [False, True])
+def test_a_call_that_is_interrupted_while_it_waits_leaves_no_answer_to_the_next_question(
+    database: str, observer: psycopg.Connection[Any], effects_too: bool
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    def interrupt_when_it_waits() -> None:
+        blocked = "SELECT 1 FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+        deadline = time.monotonic() + TIMEOUT_S
+        while observer.execute(blocked).fetchone() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with PostgresStore.from_dsn(database, name=NAME) as store, psycopg.connect(database) as rival:
+            first, second = execution("first"), execution("second")
+            store.commit_many([Commit(execution=first), Commit(execution=second)])
+            commit = full(first, "m") if effects_too else Commit(execution=first)
+            rival.execute("SELECT FROM executions FOR UPDATE")
+            with ThreadPoolExecutor(1) as pool:
+                interrupting = pool.submit(interrupt_when_it_waits)
+                with pytest.raises(Interruption):
+                    do(store, commit)
+                interrupting.result(TIMEOUT_S)
+            rival.rollback()
+            assert first.version == 1
+            for one in (second, first):
+                found = store.load(one.id)
+                assert found is not None
+                assert found.id == one.id
+            store.save(second)
+            assert second.version == 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @all_drivers
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+# ------------------------------------------------------------------------------------------- servers and settings
+
+
 def test_another_default_isolation_level_leaks_no_serialisation_failure(
     database: str, observer: psycopg.Connection[Any], opened: Opener, isolation: str
 ) -> None:
@@ -516,6 +570,32 @@ def test_another_default_isolation_level_leaks_no_serialisation_failure(
         assert observer.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
     store.close()
     rival.close()
+
+
+@all_drivers
+def test_a_timer_that_was_read_can_be_deleted_whatever_digits_the_server_shows(
+    database: str, observer: psycopg.Connection[Any], opened: Opener
+) -> None:
+    name = conninfo.parse(database)["dbname"]
+    observer.execute(f'ALTER DATABASE "{name}" SET extra_float_digits = -3')
+    store = opened(database)
+    instant = 1_700_000_000.123456
+    store.commit(execution(), timers=[TimerOp("schedule", "p", instant)])
+    [timer] = store.due_timers(2e9)
+    assert timer == ("e", "p", instant)
+    store.delete_timer(*timer)
+    assert store.due_timers(2e9) == []
+    store.close()
+
+
+@own_connections
+def test_text_is_text_whatever_encoding_the_client_was_to_have(database: str, opened: Opener) -> None:
+    store = opened(conninfo_with(database, client_encoding="LATIN1"))
+    subject = execution()
+    subject.context["price"] = "5 €, 雪"
+    store.save(subject)
+    assert store.load("e") == subject
+    store.close()
 
 
 class _Watcher:

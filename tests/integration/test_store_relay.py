@@ -13,7 +13,9 @@ import pytest
 from engine.relay import AsyncStoreRelay, StoreRelay
 from engine.store import AsyncPostgresStore, Emit, Event, Execution, PostgresStore, Spawn, TimerOp
 from engine.transport import AsyncPostgresTransport, PostgresTransport
+from engine.values import MAX_JSON_DEPTH
 from tests.fixtures.courier import Courier
+from tests.fixtures.node import Notes
 
 
 class Dead(BaseException):
@@ -57,7 +59,7 @@ def first_deliveries(courier: Courier, group_id: str | None = None) -> list[str]
     return list(dict.fromkeys(courier.delivered(group_id)))
 
 
-@pytest.mark.parametrize("dies_at", range(6))
+@pytest.mark.parametrize("dies_at", range(7))
 def test_a_relay_that_dies_before_any_call_loses_nothing_and_keeps_the_order(
     courier: Courier, dies_at: int
 ) -> None:
@@ -91,6 +93,37 @@ def test_a_relay_that_dies_before_any_call_makes_each_child_once_and_starts_it(
     assert first_deliveries(courier) == ["start:c1", "start:c2"]
     versions = courier.rows("SELECT id, version FROM executions WHERE parent_id = 'parent' ORDER BY id")
     assert versions == [("c1", 1), ("c2", 1)]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_what_is_emitted_to_a_child_waits_for_the_child_and_hides_nothing(
+    courier: Courier, batch: int
+) -> None:
+    parent = Execution(id="parent", definition_id="d")
+    told = [Emit(child, Event(id=f"{child}.{n}", kind="k")) for n in range(2) for child in ("c1", "c2", "c3")]
+    commit(courier, parent, spawns=[Spawn(child, "r", {}) for child in ("c1", "c2", "c3")], emits=told)
+    commit(courier, parent, emits=[Emit("parent", Event(id="e1", kind="k"))])
+    with relaying(courier, batch=batch) as relay:
+        assert relay.deliver() == 1
+        assert courier.delivered() == ["e1"]
+        while relay.spawn() + relay.deliver():
+            pass
+    for child in ("c1", "c2", "c3"):
+        assert courier.delivered(child) == [f"start:{child}", f"{child}.0", f"{child}.1"]
+
+
+def test_spawns_that_can_never_be_done_hold_up_no_other(courier: Courier) -> None:
+    courier.fork("orphan1", "orphan2", parent_id="nobody")
+    courier.rows(
+        "INSERT INTO spawns (parent_id, child_id, root_path, context) VALUES ('parent', 'deep', 'r', %s)",
+        '{"in":' * MAX_JSON_DEPTH + "{}" + "}" * MAX_JSON_DEPTH,
+    )
+    courier.parent()
+    courier.fork("child")
+    with relaying(courier, batch=1) as relay:
+        assert relay.spawn() == 1
+        assert relay.spawn() == 0
+    assert courier.delivered() == ["start:child"]
 
 
 @pytest.mark.parametrize("dies_at", range(4))
@@ -129,6 +162,41 @@ def test_a_relay_that_comes_late_with_what_it_read_repeats_but_does_not_overtake
         StoreRelay(store, Overtaken()).deliver()
     assert first_deliveries(courier) == ["e1", "e2", "e3"]
     assert len(courier.delivered()) == 5
+
+
+@pytest.mark.parametrize("batch", [1, 2, 10])
+def test_what_is_emitted_to_a_child_waits_until_the_child_is_made(courier: Courier, batch: int) -> None:
+    parent = Execution(id="parent", definition_id="d")
+    spawns = [Spawn(child, "r", {}) for child in ("c1", "c2")]
+    commit(courier, parent, spawns=spawns, emits=[Emit("c2", Event(id="e1", kind="k"))])
+    with relaying(courier, batch=batch) as relay:
+        delivered = [relay.deliver()]
+        while relay.spawn():
+            delivered.append(relay.deliver())
+        assert delivered == [0] * (len(delivered) - 1) + [1]
+    assert first_deliveries(courier, "c2") == ["start:c2", "e1"]
+
+
+def test_an_observer_is_told_what_a_relay_takes_on_and_what_became_of_it(courier: Courier) -> None:
+    notes = Notes()
+    timers = [TimerOp("schedule", "p", 1.0)]
+    parent = Execution(id="parent", definition_id="d")
+    commit(courier, parent, spawns=[Spawn("c", "r", {})], emits=emits("e1"), timers=timers)
+    with relaying(courier, observer=notes) as relay:
+        for _ in range(2):  # the second time there is nothing to tell
+            relay.deliver()
+            relay.spawn()
+            relay.sweep(5.0)
+    assert notes.operations == [
+        ("relay.deliver", {"seqs": [1]}),
+        ("relay.spawn", {"seqs": [1]}),
+        ("relay.timers", {}),
+    ]
+    assert notes.completions == [
+        ("ok", "relay.deliver", {"seqs": [1]}),
+        ("ok", "relay.spawn", {"seqs": [1]}),
+        ("ok", "relay.timers", {"fired": [["parent", "p", 1.0]]}),
+    ]
 
 
 def test_an_event_for_nobody_goes_to_the_handler_or_nowhere(courier: Courier) -> None:

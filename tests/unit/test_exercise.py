@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
+from typing import Any
 
 from rich.console import Console
 
 from invariants.exercise import EXERCISES
 from invariants.render import print_exercises
+from invariants.stored_exercise import STORED_EXERCISES
 from invariants.verdict import exercises
+from tests.fixtures.store_traces import StoreTrace, clock
 from tests.fixtures.traces import Trace
 
 
@@ -82,3 +86,67 @@ def test_what_did_not_happen_is_not_exercised() -> None:
     console = Console(file=io.StringIO())
     print_exercises(console, {"gc_deletes": 3000, "reaps": 0})
     assert console.file.getvalue() == "under load: 3,000 gc deletes; not exercised: reaps\n"  # type: ignore[attr-defined]
+
+
+def parent(trace: StoreTrace, version: int, children: dict[str, bool], **columns: Any) -> StoreTrace:
+    """A version of an execution that waits for children: which, and whether each has ended."""
+    told = {child: {"root_path": "r", "finished": finished} for child, finished in children.items()}
+    data = json.dumps({"version": version, "children": told})
+    return trace.put(
+        "executions", "p", "d", data, version, columns.get("status", "RUNNING"), None, None, None
+    )
+
+
+def everything_stored(trace: StoreTrace, round_: int) -> None:
+    """One of each."""
+    name = f"e{round_}"
+    late, timely = clock(0.0), clock(1_000.0)
+    trace.commit(name, 1, emits=[("x", name)], arm=[("fires", late), ("late", late), ("timely", timely)])
+    trace.commit(name, 2, cancel=["late", "timely"])
+    trace.refused(name, 1, 2)
+    trace.told(name, 1, event="m", kind="fail", result={"error": "EventAlreadyProcessed", "found": 2})
+    trace.did("worker", "count", {"event": "processed_before", "amount": 0}, None)
+    trace.drop("timers", name, "fires").done()
+    trace.publish(name, name)
+    trace.drop("outbox", round_).done()
+    trace.claim(name, f"{name}.1", round_, lease=0.5)
+    trace.claim(name, f"{name}.2", round_)
+    before = 4 * (round_ - 1)
+    parent(trace, before + 1, {"c": False, "d": False}).done()
+    parent(trace, before + 2, {"c": True, "d": False}).done()
+    parent(trace, before + 3, {}).done()
+    parent(trace, before + 4, {}).done()
+    trace.fork(name, f"{name}.child")
+    trace.version(name, 3).done()
+    trace.drop("spawns", round_).done()
+
+
+def stored_phase(trace: StoreTrace, name: str) -> None:
+    trace.did("harness", "phase", {"phase": name}, {"phase": name})
+    trace.version(f"between {len(trace.transactions)}", 1).done()
+
+
+def test_each_exercise_of_the_store_is_counted_between_the_phase_load_and_the_next() -> None:
+    trace = StoreTrace()
+    for round_, name in ((1, "load"), (2, "drain"), (3, None)):
+        everything_stored(trace, round_)
+        if name is not None:
+            stored_phase(trace, name)
+    exercised = trace.judge().exercised
+    assert exercised == dict.fromkeys(STORED_EXERCISES, 1)
+
+
+def test_a_fork_that_is_left_early_is_not_joined() -> None:
+    trace = StoreTrace()
+    parent(trace, 1, {"c": False}).done()
+    parent(trace, 2, {}).emit("c", "cancel")
+    trace.done()
+    assert trace.judge().exercised["forks_joined"] == 0
+
+
+def test_a_run_counts_the_exercises_of_its_own_areas_alone() -> None:
+    stored, picked = StoreTrace(), Trace()
+    everything_stored(stored, 1)
+    everything(picked)
+    assert set(stored.judge().exercised) == set(STORED_EXERCISES)
+    assert set(picked.judge().exercised) == set(EXERCISES)

@@ -139,6 +139,19 @@ def test_throughput_counts_jobs_and_not_only_calls(tmp_path: Path) -> None:
     assert figures["jobs_inserted"] == figures["insert_many"] == figures["jobs_ended"]
 
 
+def test_throughput_of_the_store_counts_commits_messages_and_events(tmp_path: Path) -> None:
+    with Recorder(tmp_path, "a") as a:
+        a.complete(a.invoke("store.commit", {}), "ok", {"version": 1})
+        a.complete(a.invoke("store.commit", {}), "fail", {"error": "StoreConflict", "found": 2})
+        a.complete(a.invoke("transport.ack", {"messages": [{}, {}]}), "ok", [True, False])
+        a.complete(a.invoke("relay.deliver", {}), "ok", {"seqs": [1]})
+        a.complete(a.invoke("relay.deliver", {"seqs": [2, 3]}), "ok", {})
+    figures = throughput(merge_folder(tmp_path))
+    assert figures["commits"] == figures["messages"] == figures["store.commit"]
+    assert figures["events_delivered"] == pytest.approx(3 * figures["commits"], abs=0.01)
+    assert "jobs_inserted" not in figures
+
+
 def test_the_columnar_file_is_read_by_anyone(tmp_path: Path) -> None:
     record(tmp_path)
     write_parquet(merge_folder(tmp_path), tmp_path / "history.parquet")

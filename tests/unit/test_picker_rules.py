@@ -397,6 +397,32 @@ def test_a_spawning_flush_that_waited_in_vain_and_was_sent_again_in_parts_surfac
     assert trace.of("contention-quiet").verdict == "held"
 
 
+LOST = {"error": "OperationalError", "sqlstate": None, "message": "server closed the connection"}
+ENDED = {"error": "AdminShutdown", "sqlstate": "57P01", "message": "terminating connection"}
+
+
+@pytest.mark.parametrize(
+    ("error", "crashed", "verdict"),
+    [(LOST, False, "not_exercised"), (LOST, True, "violated"), (ENDED, False, "violated")],
+    ids=["lost", "lost before a crash", "ended by the server"],
+)
+def test_what_is_surely_over_leaves_a_rate_to_be_judged_again(
+    error: dict[str, Any], crashed: bool, verdict: str
+) -> None:
+    trace = Trace()
+    trace.rate("r", 1, 2)
+    trace.insert(1)
+    trace.did("node", "sweep_buckets", {"limit": 1}, error, "info")
+    if crashed:
+        trace.did("harness", "fault", {"fault": "crash", "target": "server", "pid": 0}, {"did": {}})
+    for row in (2, 3, 4):
+        trace.insert(row)
+    trace.insert(5, rate_limit="r", weight="2")
+    trace.claim(5, name="a.5")
+    trace.admit("a.5", denied=[5])
+    assert trace.of("rate-liveness").verdict == verdict
+
+
 def deadlock_surfaces(trace: Trace) -> None:
     trace.insert(1)
     error = {"error": "DeadlockDetected", "sqlstate": "40P01", "message": "deadlock detected"}

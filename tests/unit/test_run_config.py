@@ -6,17 +6,18 @@ import shlex
 
 import pytest
 
+from engine.errors import UsageError
 from stress.config import RunConfig, checked
 
 
-def config(pg: str) -> RunConfig:
+def config(*pg: str, scenario: str = "mixed") -> RunConfig:
     return checked(
         pg=pg,
         seconds=5,
         nodes=2,
         seed=7,
         faults="kill",
-        scenario="mixed",
+        scenario=scenario,
         subject="reference",
         mutant="outcome-unguarded",
     )
@@ -28,7 +29,7 @@ def test_the_command_of_a_run_asks_for_the_same_again(pg: str) -> None:
     options = dict(zip(words[4::2], words[5::2], strict=True))
     assert words[:4] == ["nox", "-s", "stress", "--"]
     again = checked(
-        pg=options["--pg"],
+        pg=[options["--pg"]],
         seconds=float(options["--seconds"]),
         nodes=int(options["--nodes"]),
         seed=int(options["--seed"]),
@@ -45,3 +46,16 @@ def test_the_command_of_a_run_on_a_users_server_takes_the_dsn_from_a_variable() 
     assert '--pg "dsn:$PGREFEREE_DSN"' in command
     assert "s3cret" not in command
     assert "db.example" not in command
+
+
+def test_the_command_of_a_run_on_two_servers_names_both() -> None:
+    assert "--pg embedded --pg 16" in config("embedded", "16", scenario="statechart").command()
+    command = config("dsn:postgresql://a/x", "dsn:postgresql://b/y", scenario="store").command()
+    assert '--pg "dsn:$PGREFEREE_DSN" --pg "dsn:$PGREFEREE_DSN_2"' in command
+
+
+def test_a_scenario_of_the_picker_runs_on_one_server_alone() -> None:
+    with pytest.raises(UsageError, match="several times for: store, statechart"):
+        config("embedded", "embedded")
+    with pytest.raises(UsageError, match="1 to 8 times"):
+        config(*["embedded"] * 9, scenario="statechart")

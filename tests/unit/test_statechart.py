@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from engine.statechart import Chart, Go, InvalidChart, Scope, State, began, start_event, step
-from engine.statechart.step import CANCEL, FINISHED, TIMER, Effects
+from engine.statechart.step import CANCEL, FINISHED, TIMER, Effects, failed
+from engine.store.encoding import MAX_KEY_BYTES, key
 from engine.store.execution import Event, Execution
+from engine.values import MAX_JSON_DEPTH
 
 NOW = 1_000.0
 
@@ -223,6 +225,57 @@ def test_a_chore_that_raises_fails_the_execution_and_nothing_else_of_the_step_re
     assert (failed.execution.status, failed.execution.error) == ("FAILED", "RuntimeError: boom")
     assert "half" not in failed.execution.context
     assert failed.emits == []
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def _explode_mutely(_: Scope) -> None:
+    raise _Mute
+
+
+def test_an_event_that_the_chart_can_make_no_step_of_fails_the_execution() -> None:
+    begun = after().execution
+    unheard_of = step(CHART, begun, Event(id="e", kind=TIMER, payload={"path": []}), NOW)
+    assert unheard_of.execution.status == "FAILED"
+    mute = Chart("mute", State("mute", on={"go": Go(None, do=_explode_mutely)}))
+    begun = step(mute, began(mute, "m"), start_event("m"), NOW).execution
+    assert step(mute, begun, event("go"), NOW).execution.error == "_Mute"
+
+
+def test_what_has_ended_does_not_fail() -> None:
+    ended = after("go", CANCEL).execution
+    again = failed(CHART, ended, event("go"), NOW, "cannot be stored")
+    assert (again.execution, again.emits) == (ended, [])
+
+
+def test_a_context_as_deep_as_a_store_takes_is_stepped_through_a_deep_stack() -> None:
+    context: dict[str, Any] = {}
+    for _ in range(MAX_JSON_DEPTH - 2):
+        context = {"in": context}
+    begun = step(CHART, began(CHART, "o", context), start_event("o"), NOW).execution
+
+    def deep(frames: int) -> Effects:
+        return deep(frames - 1) if frames else step(CHART, begun, event("split"), NOW)
+
+    assert deep(100).execution.status == "RUNNING"
+
+
+def test_every_id_that_is_made_of_the_longest_is_an_id() -> None:
+    longest = "x" * MAX_KEY_BYTES
+    begun = step(CHART, began(CHART, longest), start_event(longest), NOW).execution
+    working = step(CHART, begun, event("go"), NOW).execution
+    told = [start_event(longest), *(emit.event for emit in step(CHART, working, event("tell"), NOW).emits)]
+    assert len(told) == 2
+    assert all(key("event.id", each.id) for each in told)
+
+
+def test_a_state_that_a_new_version_of_the_chart_lacks_is_not_gone_back_to() -> None:
+    execution = after("go", "pause").execution
+    execution.history = dict.fromkeys(execution.history, "order/work/of_old_version")
+    assert step(CHART, execution, event("back"), NOW).execution.status == "RUNNING"
 
 
 def test_a_cancel_ends_it_and_disarms_its_timers() -> None:

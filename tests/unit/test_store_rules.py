@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from io import StringIO
+from typing import Any
 
 import msgspec
 import pytest
 from rich.console import Console
 
 from invariants.areas import AREAS, RULES, STORED_RULES
-from invariants.evidence import Evidence
+from invariants.evidence import Evidence, LedgerSummary
 from invariants.picker import PICKER_RULES
 from invariants.render import print_report
 from tests.fixtures.store_traces import AT_REST, StoreTrace, clock
@@ -68,6 +69,15 @@ def full() -> StoreTrace:
     trace.ack("g", "t6", 4)
     trace.listing("a", "b", "a.1")
     trace.listing("a", "b", roots_only=True)
+    # One that was to end has, and so have its child and its child's child.
+    trace.version("hub", 1).done()
+    trace.told("hub", 0, ends=True, needs=["parcel"])
+    trace.version("parcel", 1).done()
+    trace.told("parcel", 0, kind="info", ends=True)
+    trace.version("parcel.1", 1, parent="parcel", status="DONE").done()
+    trace.version("parcel.1.1", 1, parent="parcel.1", status="CANCELLED").done()
+    trace.version("parcel", 2, status="FAILED").done()
+    trace.version("hub", 2, status="DONE").done()
     return trace
 
 
@@ -488,6 +498,33 @@ def one_group_again_and_again(trace: StoreTrace) -> None:
         trace.ack("busy", f"t{number}", seq, last=number == 44)
 
 
+def stays_running(trace: StoreTrace) -> None:
+    trace.version("a", 1).done()
+    trace.told("a", 0, ends=True)
+
+
+def answer_lost_and_running(trace: StoreTrace) -> None:
+    trace.version("a", 1).done()
+    trace.told("a", 0, kind="info", ends=True)
+
+
+def waits_in_vain(trace: StoreTrace) -> None:
+    trace.version("a", 1).done()
+    trace.told("a", 0, ends=True, needs=["b"])
+    trace.version("b", 1, status="DONE").done()
+
+
+def promised_and_not_there(trace: StoreTrace) -> None:
+    trace.told("a", 0, ends=True)
+
+
+def grandchild_stays(trace: StoreTrace) -> None:
+    trace.version("a", 1, status="DONE").done()
+    trace.told("a", 0, ends=True)
+    trace.version("a.1", 1, parent="a", status="DONE").done()
+    trace.version("a.1.1", 1, parent="a.1", status="PENDING").done()
+
+
 BROKEN: list[tuple[str, Callable[[StoreTrace], None], str]] = [
     ("cas-chain", lost_update, "goes from version 2 to version 2"),
     ("cas-chain", two_told_of_one_version, "2 commits were told that they made version 1"),
@@ -574,6 +611,11 @@ BROKEN: list[tuple[str, Callable[[StoreTrace], None], str]] = [
     ("no-lost-message", message_gone, "message 2 is gone, and nobody acknowledged it"),
     ("no-lost-message", message_left_at_rest, "at rest 1 messages wait, the first is 1"),
     ("no-lost-message", published_nowhere, "message 7 was told published, and never was"),
+    ("execution-ends", stays_running, "execution a is RUNNING at rest, and was to end"),
+    ("execution-ends", answer_lost_and_running, "execution a is RUNNING at rest, and was to end"),
+    ("execution-ends", waits_in_vain, "execution a is RUNNING at rest, and was to end"),
+    ("execution-ends", promised_and_not_there, "execution a was told saved, and never was"),
+    ("execution-ends", grandchild_stays, "execution a.1.1, a child of a.1, is PENDING at rest"),
     ("group-fairness", new_groups_first, "group old has been ready since commit 1"),
     ("group-fairness", one_group_again_and_again, "the last to busy"),
 ]
@@ -781,6 +823,18 @@ def test_a_group_below_the_floor_is_not_overtaken_by_those_above() -> None:
     assert trace.of("group-fairness").verdict == "held"
 
 
+@pytest.mark.parametrize(
+    ("breach", "invariant"), [(told_and_not_done, "unknown-outcome"), (published_nowhere, "no-lost-message")]
+)
+def test_what_a_ledger_that_was_cut_does_not_show_may_have_come_after_its_end(
+    breach: Callable[[StoreTrace], None], invariant: str
+) -> None:
+    trace = StoreTrace()
+    breach(trace)
+    assert trace.of(invariant).verdict == "violated"
+    assert trace.of(invariant, summary=LedgerSummary(reason="cut")).verdict == "unknown"
+
+
 def test_an_execution_that_was_deleted_begins_anew() -> None:
     trace = StoreTrace()
     trace.commit("a", 1)
@@ -820,3 +874,41 @@ def test_the_table_of_a_run_leaves_out_the_areas_that_it_is_not_about() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "single-owner" in shown
     assert "cas-chain" not in shown
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {},
+        {"ends": True, "needs": ["b"]},
+        {"ends": True, "kind": "fail", "result": {"error": "StoreConflict", "found": 1}},
+    ],
+    ids=["nothing", "with one that was never saved", "and was refused"],
+)
+def test_an_execution_that_promises_nothing_that_can_be_kept_may_stay_as_it_is(says: dict[str, Any]) -> None:
+    trace = StoreTrace()
+    trace.version("a", 1).done()
+    trace.told("a", 0, **says)
+    judgement = trace.of("execution-ends")
+    assert (judgement.checked, judgement.violations) == (0, ())
+
+
+def test_a_promise_whose_answer_was_lost_need_not_have_been_made() -> None:
+    trace = StoreTrace()
+    trace.told("a", 0, kind="info", ends=True)
+    assert trace.of("execution-ends").violations == ()
+
+
+def test_what_is_still_under_way_has_not_failed_to_end() -> None:
+    trace = StoreTrace()
+    stays_running(trace)
+    assert trace.of("execution-ends", msgspec.structs.replace(AT_REST, at_rest=False)).verdict == "unknown"
+
+
+def test_the_table_of_a_run_of_the_store_leaves_out_the_pickers_rules_that_nothing_was_subject_to() -> None:
+    console = Console(width=200, file=StringIO())
+    print_report(console, full().judge(msgspec.structs.replace(AT_REST, exercises=())))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "cas-chain" in shown
+    assert "no-deadlock" in shown
+    assert "single-owner" not in shown

@@ -2,9 +2,8 @@
 -- 16. Returns the seqs handed over, null where there were none.
 -- One statement, one transaction: a row is in the outbox or in the transport, never in both or in neither, whatever
 -- dies. No process holds a lane between two round trips.
--- Index: outbox_lane, to find busy lanes and for their first rows; spawns_child; the primary key of outbox. Ranges, a
--- probe and an array: equality would let the primary key serve a lane, through all other lanes, and a join of the
--- spawns would have a lane read to its end.
+-- Index: outbox_lane, to find busy lanes and for their first rows; spawns_child; the primary key of outbox. OFFSET 0 and
+-- ANY keep each of these a probe: as a join it may be one with all spawns and the whole lane, for the first few rows.
 -- Race 1: two relays. A lane's rows go in the order of their seqs only if one relay at a time takes from it; SKIP
 -- LOCKED would give the second relay the later rows of a target first. The lane's lock is only ever tried.
 -- Race 2: this snapshot is older than what the lane's former holder has committed. The rows it took are gone when they
@@ -14,7 +13,7 @@
 WITH busy AS MATERIALIZED (
     SELECT n.lane
     FROM generate_series(0, 15) AS n (lane)
-    WHERE EXISTS (SELECT FROM outbox AS o WHERE hashtext(o.target_id) & 15 = n.lane)
+    WHERE EXISTS (SELECT FROM outbox AS o WHERE hashtext(o.target_id) & 15 = n.lane OFFSET 0)
     ORDER BY (n.lane - $3::integer) & 15
 ),
 
@@ -31,9 +30,8 @@ due AS MATERIALIZED (
         SELECT o.seq
         FROM outbox AS o
         WHERE
-            (hashtext(o.target_id) & 15, o.seq) > (h.lane, 0)
-            AND hashtext(o.target_id) & 15 <= h.lane
-            AND NOT coalesce((SELECT true FROM spawns AS s WHERE s.child_id = o.target_id LIMIT 1), false)
+            hashtext(o.target_id) & 15 = h.lane
+            AND NOT EXISTS (SELECT FROM spawns AS s WHERE s.child_id = o.target_id OFFSET 0)
         ORDER BY hashtext(o.target_id) & 15, o.seq
         LIMIT $2::bigint
     ) AS p

@@ -1,0 +1,61 @@
+"""What became of faults in the eyes of those who suffered them, counted from the history. Pure.
+
+claims reaped              claims taken back after their lease
+outcomes stale             outcomes that came too late, or twice
+flushes unknown            flushes of which nobody heard what became
+outcomes resolved          of their outcomes, those that were sent again and answered: committed, or stale
+outcomes left to the reaper    those that were not: their node was killed, or gave up
+client calls unknown       calls of clients, likewise
+reconnects                 times that a node found its session gone, or none to be had
+refused                    outcomes that the server would not take, which became failures of their steps
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from invariants.history.operations import Operation
+from invariants.witness import is_unknown
+
+CALLS = ("insert", "insert_many", "signal")
+COUNTED = {
+    "stale": "outcomes stale", "reconnect": "reconnects", "poke_reconnect": "reconnects", "refused": "refused",
+}  # fmt: skip
+
+
+def effects(operations: Iterable[Operation]) -> dict[str, int]:
+    """See the module; what did not happen is left out."""
+    counts: Counter[str] = Counter()
+    open_outcomes: dict[tuple[int, str], int] = {}
+    for o in operations:
+        if o.f == "count":
+            if (name := COUNTED.get(o.value["event"])) is not None:
+                counts[name] += o.value["amount"]
+        elif o.f == "reap" and o.type == "ok":
+            counts["claims reaped"] += len(o.result["holds"])
+        elif o.f == "flush":
+            holds = [(row, claim) for row, claim, _ in o.value["outcomes"]]
+            if is_unknown(o):
+                counts["flushes unknown"] += 1
+                open_outcomes.update(
+                    (hold, o.end_ns or o.start_ns) for hold in holds if hold not in open_outcomes
+                )
+            elif o.type == "ok":
+                counts["outcomes resolved"] += sum(
+                    open_outcomes.pop(hold, None) is not None for hold in holds
+                )
+        elif o.f in CALLS and is_unknown(o):
+            counts["client calls unknown"] += 1
+    counts["outcomes left to the reaper"] = len(open_outcomes)
+    return {name: count for name, count in sorted(counts.items()) if count}
+
+
+def by_fault(faults: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, Counter[str]]]:
+    """How often each fault fired, and what it did in all; from the `faults` of a verdict."""
+    found: dict[str, tuple[int, Counter[str]]] = {}
+    for fault in faults:
+        fired, did = found.get(fault["fault"], (0, Counter()))
+        found[fault["fault"]] = (fired + 1, did + Counter(fault.get("did", {})))
+    return found

@@ -1,0 +1,229 @@
+"""`python -m stress explore` and `python -m stress replay`."""
+
+from __future__ import annotations
+
+import difflib
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+
+from engine.errors import InfrastructureError, UsageError
+from engine.postgres import provision, signals_stop
+from invariants.mutants import REGISTRY
+from invariants.verdict import EXIT_CODES
+from results.runs import create_run_folder, runs_folder, write_json
+
+ALL_SCHEDULES, ALL_SECONDS = 20_000, 300.0
+# Of a table that goes to a file or a pipe.
+PLAIN_WIDTH = 120
+
+
+@click.command("explore")
+@click.option("--race", "names", multiple=True, metavar="NAME", help="May be repeated; default: every race.")
+@click.option("--list", "list_", is_flag=True, help="List the races, and end.")
+@click.option("--mutant", default=None, metavar="NAME", help="Break the engine on purpose.")
+@click.option("--schedules", type=click.IntRange(min=1), default=ALL_SCHEDULES, show_default=True)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1, max=86_400.0), default=ALL_SECONDS, show_default=True
+)
+@click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=None, help="Of what is sampled; drawn by default."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1, max=32),
+    default=None,
+    help="Processes; default: one a core and one more.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
+@click.option("--quiet", is_flag=True, help="No progress, no table.")
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
+@click.pass_context
+def explore_command(
+    context: click.Context,
+    names: tuple[str, ...],
+    list_: bool,
+    mutant: str | None,
+    schedules: int,
+    seconds: float,
+    pg: str,
+    seed: int | None,
+    workers: int | None,
+    as_json: bool,
+    quiet: bool,
+    out: Path | None,
+) -> None:
+    """Take races of real sessions through their schedules, and judge every one.
+
+    \b
+        nox -s explore                                      every race
+        nox -s explore -- --race lost-wakeup
+        nox -s explore -- --race lost-wakeup --mutant wake-filtered-in-where
+
+    Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
+    """
+    from stress.schedules.display import ProgressDisplay, print_exploration
+    from stress.schedules.explore import Request, default_workers, explore
+    from stress.schedules.worker import races
+
+    known = races()
+    if list_:
+        for race in known.values():
+            click.echo(f"{race.name:40} {race.summary}")
+        context.exit(0)
+    for name in names:
+        _known("race", name, list(known))
+    if mutant is not None:
+        _known("mutant", mutant, list(REGISTRY))
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    request = Request(
+        names=tuple(dict.fromkeys(names)) or tuple(known),
+        mutant=mutant,
+        schedules=schedules,
+        seconds=seconds,
+        seed=seed,
+        workers=default_workers() if workers is None else workers,
+    )
+    with signals_stop(), provision(pg) as server:
+        if server.why_no_ledger is not None:
+            raise InfrastructureError(f"schedules are judged on the ledger: {server.why_no_ledger}")
+        with ProgressDisplay(quiet=quiet) as display:
+            display.say(f"{server.version_text} ({server.source}) · {len(request.names)} races · seed {seed}")
+            exploration = explore(server, request, display.show)
+        postgres = {"version": server.version_text, "source": server.source}
+    folder = create_run_folder(out or runs_folder(), "explore")
+    verdict = _written(exploration, postgres, folder)
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
+    elif not quiet:
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+        print_exploration(console, exploration)
+        console.print(f"recorded in {folder}", soft_wrap=True)
+    context.exit(EXIT_CODES[exploration.verdict])
+
+
+def _written(exploration: Any, postgres: dict[str, str], folder: Path) -> dict[str, Any]:
+    """The run's folder: the verdict, and every failing schedule in each of its forms."""
+    from stress.schedules.export import pytest_file
+
+    request = exploration.request
+    races: dict[str, Any] = {}
+    for name, tally in exploration.tallies.items():
+        entry: dict[str, Any] = {
+            "verdict": tally.verdict,
+            "schedules": tally.runs,
+            "left_out": tally.pruned,
+            "orders": tally.orders,
+            "whole": tally.exhausted,
+            "sampled": tally.sampled,
+            "blocked": tally.blocked,
+            "checked": {rule: count for rule, count in sorted(tally.checked.items()) if count},
+        }
+        if tally.reason is not None and tally.verdict == "unknown":
+            entry["reason"] = tally.reason
+        failure = tally.failure
+        if failure is not None and failure.schedule is not None:
+            stem = name.replace(":", "-")
+            write_json(folder / f"{stem}.json", failure.schedule)
+            (folder / f"test_{stem.replace('-', '_').replace('+', '_')}.py").write_text(
+                pytest_file(failure.schedule), encoding="utf-8"
+            )
+            if failure.spec:
+                (folder / f"{stem}.spec").write_text(failure.spec, encoding="utf-8")
+            entry |= {
+                "violated": failure.schedule.violated,
+                "steps": failure.steps,
+                "table": failure.rows,
+                "why": failure.reasons,
+                "schedule": f"{stem}.json",
+            }
+        races[name] = entry
+    verdict = {
+        "schema": 1,
+        "verdict": exploration.verdict,
+        "seed": request.seed,
+        "mutant": request.mutant,
+        "postgres": postgres,
+        "schedules": exploration.runs,
+        "seconds": round(exploration.seconds, 3),
+        "schedules_per_second": round(exploration.rate, 1),
+        "races": races,
+        "reproduce": _command(request),
+    }
+    write_json(folder / "verdict.json", verdict)
+    return verdict
+
+
+def _command(request: Any) -> str:
+    words = [f"--race {name}" for name in request.names] if len(request.names) < 20 else []
+    if request.mutant is not None:
+        words.append(f"--mutant {request.mutant}")
+    words += [f"--schedules {request.schedules}", f"--seconds {request.seconds:g}", f"--seed {request.seed}"]
+    return "nox -s explore -- " + " ".join(words)
+
+
+@click.command("replay")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--mutant", default=None, metavar="NAME", help="Another than the schedule's; none for the engine."
+)
+@click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
+@click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
+@click.option("--quiet", is_flag=True, help="No table.")
+@click.pass_context
+def replay_command(
+    context: click.Context, file: Path, mutant: str | None, pg: str, as_json: bool, quiet: bool
+) -> None:
+    """Take the recorded schedule in FILE again, twice, and judge it.
+
+    Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
+    """
+    from stress.schedules.display import print_schedule
+    from stress.schedules.lab import open_lab
+    from stress.schedules.record import read_schedule
+    from stress.schedules.replay import race_of, replayed
+
+    schedule = read_schedule(file)
+    race_of(schedule)
+    wanted = schedule.mutant if mutant is None else None if mutant == "none" else mutant
+    if wanted is not None:
+        _known("mutant", wanted, list(REGISTRY))
+    with (
+        signals_stop(),
+        provision(pg) as server,
+        open_lab(server, None if wanted is None else REGISTRY[wanted]) as lab,
+    ):
+        told = replayed(lab, schedule)
+    verdict = "unknown" if told.unknown is not None else "violated" if told.violated else "held"
+    if as_json:
+        answer = {
+            "schema": 1,
+            "verdict": verdict,
+            "race": schedule.race,
+            "mutant": wanted,
+            "violated": told.violated,
+            "reason": told.unknown,
+            "table": told.rows,
+            "why": told.reasons,
+        }
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    elif not quiet:
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+        print_schedule(console, told.sessions, told.rows, told.reasons, told.summaries)
+        console.print(
+            f"verdict: {verdict}" + ("" if told.unknown is None else f": {told.unknown}"), soft_wrap=True
+        )
+    context.exit(EXIT_CODES[verdict])  # type: ignore[index]
+
+
+def _known(what: str, name: str, names: list[str]) -> None:
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"choose from: {', '.join(sorted(names))}"
+        raise UsageError(f"there is no {what} {name!r}; {hint}")

@@ -1,0 +1,147 @@
+"""A failing schedule, carried elsewhere: a pytest file, and a `.spec` of Postgres's isolation tester. Pure.
+
+The pytest file names the schedule and takes it in a lab on an embedded Postgres; it fails with the mutant named in it,
+and passes when `MUTANT` is set to None.
+
+The `.spec` holds the SQL that was sent, with its arguments as literals, in the order of the schedule. The isolation
+tester stops a session between statements only, so the gates are part of the `.spec`: a session `gate` holds their
+locks, opens the one at which a session stands, and closes it again behind it. Ids are those of the run: on an empty
+database the sequences give the same ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from stress.schedules.controller import STOPS, Step
+from stress.schedules.gates import GATES
+from stress.schedules.record import Schedule
+
+# What a spec shows last: the rows that are left.
+LEFT: Final = {
+    "jobs": "SELECT id, status, locked_by, attempt, awaits, children_pending FROM gen_durable ORDER BY id",
+    "inbox": "SELECT id, target_id, name FROM signals ORDER BY id",
+    "counters": "SELECT kind, key, shard, capacity, available FROM gen_durable_buckets ORDER BY kind, key, shard",
+}
+
+_PYTEST: Final = '''"""{title}
+
+Taken from an exploration; `python -m stress replay` shows it as a table. Set MUTANT to None to see the engine hold.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from engine.postgres import provision, signals_stop
+from invariants.mutants import REGISTRY
+from stress.schedules.lab import open_lab
+from stress.schedules.record import Schedule
+from stress.schedules.replay import replayed
+
+SCHEDULE = msgspec.json.decode(
+    r"""
+{schedule}
+""",
+    type=Schedule,
+)
+MUTANT = SCHEDULE.mutant
+
+
+def test_{name}() -> None:
+    mutant = None if MUTANT is None else REGISTRY[MUTANT]
+    with signals_stop(), provision("embedded") as server, open_lab(server, mutant) as lab:
+        judged = replayed(lab, SCHEDULE)
+    assert judged.violated == (), judged.summaries
+'''
+
+
+def pytest_file(schedule: Schedule) -> str:
+    """A test that fails with the schedule's mutant, and passes without."""
+    title = f"{schedule.race}: {', '.join(schedule.violated) or 'held'}."
+    text = msgspec.json.format(msgspec.json.encode(schedule), indent=2).decode()
+    name = re.sub(r"\W+", "_", f"{schedule.race}_{schedule.mutant or 'sound'}")
+    return _PYTEST.format(title=title, schedule=text, name=name)
+
+
+def isolation_spec(
+    schedule: Schedule,
+    schema: Sequence[str],
+    setup: Sequence[str],
+    steps: Sequence[Step],
+    planner: Mapping[str, str],
+) -> str | None:
+    """The `.spec`: schema, gates and rows, a session with numbered steps each, and one permutation.
+
+    None for a schedule in which a session dies: the tester itself would end with it.
+    """
+    if any(step.choice.dies for step in steps):
+        return None
+    sessions: dict[str, list[tuple[str, str]]] = {step.choice.session: [] for step in steps}
+    gate: list[tuple[str, str]] = []
+    order: list[str] = []
+    turns: dict[str, int] = {}
+    armed: set[str] = set()
+    numbers = {name: number for number, name in enumerate(sessions)}
+
+    def do(session: str, sql: str, name: str) -> None:
+        sessions[session].append((name, sql))
+        order.append(name)
+
+    for number, step in enumerate(steps, 1):
+        session = step.choice.session
+        word, stops = _word(session), step.came.endswith(STOPS)
+        if step.began:
+            # Told to stop, or not to, by a step of its own: in one string with the statement it would come too late.
+            if stops != (session in armed):
+                value = str(numbers[session]) if stops else ""
+                do(session, f"SET gate.number = '{value}'", f"{word}_{number}_{'stops' if stops else 'goes'}")
+                armed ^= {session}
+            for place, sql in enumerate(step.sql):
+                do(session, sql, f"{word}_{number}" + (f"_{place + 1}" if len(step.sql) > 1 else ""))
+        else:
+            lock = 2 * numbers[session] + turns.get(session, 0)
+            turns[session] = 1 - turns.get(session, 0)
+            gate.append((f"open_{number}", f"SELECT pg_advisory_unlock({GATES}, {lock})"))
+            gate.append((f"close_{number}", f"SELECT pg_advisory_lock({GATES}, {lock})"))
+            order += [f"open_{number}", f"close_{number}"]
+    locks = " ".join(f"SELECT pg_advisory_lock({GATES}, {lock});" for lock in range(2 * len(numbers)))
+    told = " ".join(f"SET {name} = '{value}';" for name, value in planner.items())
+    lines = [
+        f"# {schedule.race}, mutant {schedule.mutant or 'none'}: {', '.join(schedule.violated) or 'held'}",
+        *(f"# {line}" for summary in schedule.summaries for line in summary.splitlines()),
+        *(_block("setup", text) for text in (*schema, *setup)),
+        _block("teardown", "DROP SCHEMA public CASCADE; CREATE SCHEMA public;"),
+    ]
+    if gate:
+        lines += [
+            "session gate",
+            _block("setup", locks),
+            *(_block(f"step {name}", sql) for name, sql in gate),
+        ]
+    for session, sent in sessions.items():
+        lines += [f"session {_word(session)}", _block("setup", f"SET client_min_messages = warning; {told}")]
+        lines += [_block(f"step {name}", sql) for name, sql in sent]
+    lines += ["session after", *(_block(f"step {name}", sql) for name, sql in LEFT.items())]
+    return "\n".join((*lines, f"permutation {' '.join((*order, *LEFT))}", ""))
+
+
+def _block(what: str, text: str) -> str:
+    """A block of the tester's language, which a brace would end: those in literals are written as escapes."""
+
+    def escaped(match: re.Match[str]) -> str:
+        inner = match[0]
+        if "{" not in inner and "}" not in inner:
+            return inner
+        return "E" + inner.replace("\\", "\\\\").replace("{", "\\x7b").replace("}", "\\x7d")
+
+    text = re.sub(r"--[^\n]*", "", text)
+    text = re.sub(r"'(?:[^']|'')*'", escaped, text)
+    return f"{what} {{\n{text.strip()}\n}}"
+
+
+def _word(text: str) -> str:
+    return re.sub(r"\W", "_", text)

@@ -1,0 +1,144 @@
+"""A schedule told to a person: a table with one column per session, and why it went as it did. Pure.
+
+A stop at a gate, or before the commit of a statement by itself, that no other session used is no step of the story: the
+statement is told as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from stress.schedules.controller import STOPS, Step
+from stress.schedules.session import OPEN
+
+DEADLOCK: Final = "DeadlockDetected"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A step of the story. `stops`: it ends at a gate, with the snapshot taken and no row touched. `open`: it ends
+    with a statement that is a transaction of its own, before its commit."""
+
+    session: str
+    text: str
+    others: tuple[tuple[str, str], ...]
+    step: Step
+    stops: bool
+    began: bool
+    open: bool
+
+
+def told(steps: Sequence[Step]) -> list[Told]:
+    """The steps of the story."""
+    found: list[Told] = []
+    for step in steps:
+        name = step.choice.session
+        stops = step.came.endswith(STOPS)
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and last.open
+            and last.session == name
+            and step.statement == "commit"
+            and not step.choice.dies
+        ):
+            came = f"{last.step.came.removesuffix(OPEN)}{step.came}"
+            text = f"{last.text.removesuffix(OPEN)}{step.came}"
+            merged = replace(
+                step, what=last.step.what, statement=last.step.statement, began=last.began, came=came
+            )
+            found[-1] = replace(last, text=text, open=False, others=step.others, step=merged)
+            continue
+        if last is not None and last.stops and last.session == name and not step.choice.dies:
+            # It stopped, and nobody came in between: one step.
+            text = step.what if stops else f"{last.step.what} → {step.came}"
+            found[-1] = replace(
+                last,
+                text=text,
+                stops=stops,
+                open=step.came.endswith(OPEN),
+                others=step.others,
+                step=replace(step, what=last.step.what),
+            )
+            continue
+        came = "takes its snapshot" if stops else step.came
+        if stops:
+            text = f"{step.what}: {came}"
+        elif not step.began and not step.choice.dies:
+            text = f"{step.statement} goes on → {came}"
+        else:
+            text = step.what if not came else f"{step.what} → {came}"
+        found.append(Told(name, text, step.others, step, stops, step.began, step.came.endswith(OPEN)))
+    return found
+
+
+def found_at(steps: Sequence[Step]) -> Sequence[Step]:
+    """The steps up to the one in which a deadlock was found: what comes after it only brings the sessions to their end.
+    All of them where there was none."""
+    for place, step in enumerate(steps, 1):
+        if any(DEADLOCK in text for text in (step.came, *(text for _, text in step.others))):
+            return steps[:place]
+    return steps
+
+
+def steps_of(steps: Sequence[Step]) -> int:
+    """How many steps the story has."""
+    return len(told(steps))
+
+
+def table(steps: Sequence[Step], sessions: Sequence[str]) -> list[list[str]]:
+    """The rows of the table: number, then a cell per session; what a step set going in others stands in their cells."""
+    rows = []
+    for number, one in enumerate(told(steps), 1):
+        cells = dict.fromkeys(sessions, "")
+        cells[one.session] = one.text
+        for name, text in one.others:
+            cells[name] = f"↳ {text}"
+        rows.append([str(number), *cells.values()])
+    return rows
+
+
+def reasons(steps: Sequence[Step]) -> list[str]:
+    """Which snapshot saw what, and who waited for whom, in sentences."""
+    found: list[str] = []
+    story = told(steps)
+    snapshots: dict[str, tuple[int, str]] = {}
+    waiting: dict[str, tuple[int, tuple[str, ...], str]] = {}
+    for number, one in enumerate(story, 1):
+        if one.step.choice.dies:
+            found.append(
+                f"{one.session} dies at step {number}; the server rolls back what it had not committed."
+            )
+        if one.began:
+            snapshots[one.session] = (number, one.step.statement)
+        for name, state, blockers in one.step.states:
+            if state == "blocked" and name not in waiting:
+                waiting[name] = (number, blockers, snapshots.get(name, (number, ""))[1])
+            elif state != "blocked" and name in waiting:
+                since, whom, what = waiting.pop(name)
+                taken = snapshots.get(name, (since, ""))[0]
+                older = f"; its snapshot is that of step {taken}" if taken < since else ""
+                found.append(
+                    f"{name} waits for {' and '.join(whom)} from step {since} to step {number}, in {what}{older}."
+                )
+        going_on = [one.session, *(name for name, _ in one.others)]
+        for name in going_on:
+            taken, statement = snapshots.get(name, (number, ""))
+            if taken == number or one.stops or not statement or statement == "commit":
+                continue
+            missed = [
+                f"{other} committed at step {place + 1}"
+                for place in range(taken, number)
+                for other in story[place].step.committed
+                if other != name
+            ]
+            if missed:
+                found.append(
+                    f"{statement} of {name} sees the state of step {taken}: not what {', nor what '.join(missed)}."
+                )
+            snapshots.pop(name, None)
+        if any(DEADLOCK in text for text in (one.step.came, *(text for _, text in one.others))):
+            found.append(f"At step {number} the server finds sessions waiting for each other in a circle.")
+    return list(dict.fromkeys(found))
