@@ -176,7 +176,7 @@ def canonical(condition: str) -> tuple[str, ...]:
     Before 17 the result of an InitPlan and a parameter of a generic plan are both `$1`: here, all are `$`. Windows have
     had names since 18.
     """
-    text = _WINDOW.sub("OVER", condition.replace("(subquery)", "$"))
+    text = _WINDOW.sub("OVER", condition.replace("(subquery)", "$").replace("EXISTS(SubPlan)", "(SubPlan)"))
     return tuple(sorted(_PARAMETER.sub("$", word) for word in _WORD.findall(text)))
 
 
