@@ -33,8 +33,8 @@ class FaultStuck(Exception):
 
 @dataclass(slots=True)
 class Ground:
-    """`proxies`: one for each server, none where nothing in the run needs them. `notes`: the harness's own history, for a
-    fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything. `replicating`:
+    """`proxies`: one for each server, none where nothing in the run needs them. `notes`: the harness's own history, for
+    a fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything. `replicating`:
     commits wait for a standby, and one that is cancelled there is acknowledged without. `crashes`: how often a server
     has ended and its counters with it."""
 
