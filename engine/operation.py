@@ -138,7 +138,7 @@ def _send(connection: psycopg.Connection[Any], pending: Request | tuple[Request,
         raise interruption from None
 
 
-def _is_settled(connection: psycopg.Connection[Any]) -> bool:
+def _is_settled(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Whether every question on it has been answered; a closed one has none."""
     pgconn = connection.pgconn
     return connection.closed or (
@@ -170,6 +170,22 @@ def _ask(connection: psycopg.Connection[Any], pending: Request | tuple[Request, 
 
 
 async def _send_async(
+    connection: psycopg.AsyncConnection[Any], pending: Request | tuple[Request, ...]
+) -> object:
+    settled, handled = _is_settled(connection), sys.exception()
+    try:
+        return await _ask_async(connection, pending)
+    except BaseException as error:
+        if not settled or _is_settled(connection):
+            raise
+        await connection.close()
+        interruption = _interruption(error, handled)
+        if interruption is None or interruption is error:
+            raise
+        raise interruption from None
+
+
+async def _ask_async(
     connection: psycopg.AsyncConnection[Any], pending: Request | tuple[Request, ...]
 ) -> object:
     requests = _requests(pending)

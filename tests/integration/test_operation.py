@@ -145,3 +145,36 @@ def test_an_operation_that_is_cancelled_while_it_waits_leaves_no_transaction_beh
     jobs.rows("SELECT pg_advisory_lock(7)")
     asyncio.run(main())
     assert notes(jobs) == []
+
+
+def test_a_cancelled_request_that_waits_leaves_no_answer_to_the_next_question(database: str) -> None:
+    lock = Statement.parse("test/lock", "-- Waits.\nSELECT pg_advisory_xact_lock($1::bigint)")
+
+    def waiting() -> Operation[None]:
+        yield (Begin(), call(lock, 4711), call(DIVIDE, 1), Commit())
+
+    async def run() -> None:
+        async with (
+            await psycopg.AsyncConnection.connect(database, autocommit=True) as holder,
+            await psycopg.AsyncConnection.connect(database, autocommit=True) as watcher,
+        ):
+            await holder.execute("SELECT pg_advisory_lock(4711)")
+            connection = await psycopg.AsyncConnection.connect(database, autocommit=True)
+            task = asyncio.create_task(perform_async(connection, waiting()))
+            blocked = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+            async with asyncio.timeout(20):
+                while await (await watcher.execute(blocked, (connection.info.backend_pid,))).fetchone() != (
+                    True,
+                ):
+                    pass
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (
+                connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            )
+            if not connection.closed:
+                assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
+                await connection.close()
+
+    asyncio.run(run())
