@@ -2,7 +2,7 @@
 
 A mutant patches statement texts (exact pieces, so that one whose statement has changed fails loudly instead
 of testing nothing), the schema, or one protocol step of the processes that the harness starts. The engine
-knows nothing of them. `REGISTRY` holds all by name.
+knows nothing of them. `REGISTRY` holds by name those that break an invariant, `PLANS` those that break a plan.
 """
 
 from invariants.mutants.coordination import COORDINATION_MUTANTS
@@ -11,6 +11,7 @@ from invariants.mutants.maintenance import MAINTENANCE_MUTANTS
 from invariants.mutants.mutant import DriftedPatchError, Mutant, Patch, ProtocolStep
 from invariants.mutants.node import NODE_MUTANTS
 from invariants.mutants.picker import PICKER_MUTANTS
+from invariants.mutants.plans import PLANS
 from invariants.mutants.store import STORE_MUTANTS
 from invariants.mutants.transport import TRANSPORT_MUTANTS
 
@@ -29,6 +30,7 @@ REGISTRY: dict[str, Mutant] = {
 }
 
 __all__ = [
+    "PLANS",
     "REGISTRY",
     "STORE_MUTANTS",
     "TRANSPORT_MUTANTS",

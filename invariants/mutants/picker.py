@@ -72,7 +72,7 @@ PICKER_MUTANTS: Final = (
             "picker/flush": (
                 Patch("    ORDER BY g.id\n    FOR NO KEY UPDATE OF g\n", "    ORDER BY g.id\n"),
             ),
-            "picker/release": (Patch("CROSS JOIN (SELECT count(*) FROM held) AS lock_all\n", ""),),
+            "picker/release": (Patch("    AND (SELECT count(*) FROM held) > 0\n", ""),),
         },
     ),
     Mutant(
@@ -112,7 +112,7 @@ PICKER_MUTANTS: Final = (
                 ),
             ),
             "picker/reap": (
-                Patch("    ORDER BY g.lease_expires_at, g.id\n", ""),
+                Patch("    ORDER BY g.lease_expires_at\n", ""),
                 Patch("    FOR NO KEY UPDATE OF g SKIP LOCKED\n", "    FOR NO KEY UPDATE OF g\n"),
             ),
         },

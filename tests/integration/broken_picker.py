@@ -52,16 +52,16 @@ FORMS: Mapping[str, Mapping[str, tuple[Patch, ...]]] = {
         ),
     },
     "claim-without-guard-or-arbiter": {
-        "picker/claim": (Patch("sibling.executing IS NULL", "true"),),
+        "picker/claim": (Patch("NOT coalesce(sibling.executing, false)", "true"),),
     },
     "release-unguarded": {
         "picker/release": (Patch("ON g.id = c.id AND g.locked_by = c.claim", "ON g.id = c.id"),),
     },
     "reap-includes-the-instant": {
-        "picker/reap": (Patch("lease_expires_at < now()", "lease_expires_at <= now()"),),
+        "picker/reap": (Patch("lease_expires_at < (SELECT", "lease_expires_at <= (SELECT"),),
     },
     "reap-unordered": {
-        "picker/reap": (Patch("ORDER BY g.lease_expires_at, g.id", "ORDER BY g.id"),),
+        "picker/reap": (Patch("ORDER BY g.lease_expires_at", "ORDER BY g.id"),),
     },
     "retry-resets-attempt": {
         "picker/flush": (Patch("WHEN 'retry' THEN least(g.attempt, 2147483646) + 1", "WHEN 'retry' THEN 1"),),

@@ -233,10 +233,15 @@ stamped AS (
     WHERE g.id = s.id AND s.gate IS NOT NULL
 )
 
+-- A sum over a union: a join of two small guesses is a nested loop, the square of the batch.
 SELECT
-    c.id,
-    s.id IS NOT NULL AS admitted,
-    s.shard,
-    c.refusal
-FROM checked AS c
-LEFT JOIN seated AS s ON c.id = s.id
+    a.id,
+    bool_or(a.admitted) AS admitted,
+    max(a.shard) AS shard,
+    max(a.refusal) AS refusal
+FROM (
+    SELECT c.id, false AS admitted, NULL::smallint AS shard, c.refusal FROM checked AS c
+    UNION ALL
+    SELECT s.id, true, s.shard, NULL FROM seated AS s
+) AS a
+GROUP BY a.id

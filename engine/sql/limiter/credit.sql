@@ -27,6 +27,6 @@ SET
     debt = greatest(0, b.debt - d.slots),
     available = least(b.capacity, b.available + greatest(0, d.slots - b.debt))
 FROM due AS d
-CROSS JOIN (SELECT count(*) FROM due) AS lock_all
 WHERE b.kind = 'conc' AND b.key = d.key AND b.shard = d.shard
+    AND (SELECT count(*) FROM due) > 0
 RETURNING b.key, b.shard

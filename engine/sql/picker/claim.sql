@@ -1,6 +1,8 @@
 -- Claim up to $2 runnable, eligible jobs of queue $1 for worker $3 with a lease of $4 ms; $5 names the configured
 -- gates. Returns the rows with their place in the pick order.
 -- Index: gen_durable_pick stops at the limit; the sibling probe and the arbiter are gen_durable_concurrency_active.
+-- Not `sibling.executing IS NULL`: the planner takes that for one row in 200, and so a backlog of less than 200 batches
+-- for less than a batch, which it reads whole and sorts (docs/findings.md, "a guard that hides the limit").
 -- Race 1: two claims see one row. SKIP LOCKED: the later one takes the next.
 -- Race 2: two claims take two rows of one key, each blind to the other's uncommitted claim. The arbiter refuses the
 -- second: the statement fails whole (unique_violation) and is tried again.
@@ -32,7 +34,7 @@ WITH candidate AS MATERIALIZED (
         g.status = 'runnable'
         AND g.queue = $1::text
         AND g.eligible_at <= now()
-        AND (sibling.executing IS NULL OR g.concurrency_name = ANY ($5::text[]))
+        AND (NOT coalesce(sibling.executing, false) OR g.concurrency_name = ANY ($5::text[]))
     ORDER BY g.priority, g.eligible_at
     LIMIT $2::bigint
     FOR NO KEY UPDATE OF g SKIP LOCKED

@@ -2,7 +2,8 @@
 -- transaction, and the gate slots that their rows were stamped with; whether those were drawn, the caller knows.
 -- Index: primary key.
 -- Race: reaped and claimed by another in between; the guard fails and the row stays the other's.
--- Locks wait here, in id order, all of them before the first change, for the reason that flush gives.
+-- Locks wait here, in id order, all of them before the first change, for the reason that flush gives. The count is
+-- computed once; joined to, it was counted anew for each row.
 WITH held AS MATERIALIZED (
     SELECT
         g.id,
@@ -24,8 +25,8 @@ SET
     concurrency_shard = NULL,
     updated_at = now()
 FROM held AS h
-CROSS JOIN (SELECT count(*) FROM held) AS lock_all
 WHERE g.id = h.id
+    AND (SELECT count(*) FROM held) > 0
 RETURNING
     g.id,
     h.claim,

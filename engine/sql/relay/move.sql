@@ -2,8 +2,10 @@
 -- 16. Returns the seqs handed over, null where there were none.
 -- One statement, one transaction: a row is in the outbox or in the transport, never in both or in neither, whatever
 -- dies. No process holds a lane between two round trips.
--- Index: outbox_lane, to find busy lanes and for their first rows; spawns_child; the primary key of outbox. Each is a
--- probe, by OFFSET 0 and ANY: a join may be one with all spawns and the whole lane, for the first few rows.
+-- Index: outbox_lane, to find busy lanes and for their first rows; spawns_child; the primary key of outbox. OFFSET 0
+-- and ANY keep each of these a probe: as a join it may be one with all spawns and the whole lane, for the first few
+-- rows.
+-- Ranges, for equality lets the primary key serve a lane, through all others, or the whole table one that is empty.
 -- Race 1: two relays. A lane's rows go in the order of their seqs only if one relay at a time takes from it; SKIP
 -- LOCKED would give the second relay the later rows of a target first. The lane's lock is only ever tried.
 -- Race 2: this snapshot is older than what the lane's former holder has committed. The rows it took are gone when they
@@ -13,7 +15,13 @@
 WITH busy AS MATERIALIZED (
     SELECT n.lane
     FROM generate_series(0, 15) AS n (lane)
-    WHERE EXISTS (SELECT FROM outbox AS o WHERE hashtext(o.target_id) & 15 = n.lane OFFSET 0)
+    WHERE coalesce((
+        SELECT true
+        FROM outbox AS o
+        WHERE (hashtext(o.target_id) & 15, o.seq) > (n.lane, 0) AND hashtext(o.target_id) & 15 <= n.lane
+        ORDER BY hashtext(o.target_id) & 15, o.seq
+        LIMIT 1
+    ), false)
     ORDER BY (n.lane - $3::integer) & 15
 ),
 
@@ -30,7 +38,8 @@ due AS MATERIALIZED (
         SELECT o.seq
         FROM outbox AS o
         WHERE
-            hashtext(o.target_id) & 15 = h.lane
+            (hashtext(o.target_id) & 15, o.seq) > (h.lane, 0)
+            AND hashtext(o.target_id) & 15 <= h.lane
             AND NOT EXISTS (SELECT FROM spawns AS s WHERE s.child_id = o.target_id OFFSET 0)
         ORDER BY hashtext(o.target_id) & 15, o.seq
         LIMIT $2::bigint

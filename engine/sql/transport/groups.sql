@@ -1,6 +1,6 @@
 -- Up to $2 groups behind $1 in the order of their ids, with their leases and how many messages each has, counted no
 -- further than 1000.
--- Index: the primary key; transport_messages_group.
+-- Index: the primary key, from $1 on, also under a plan that is kept for every argument; transport_messages_group.
 -- Race: none; the answer is of a moment.
 SELECT
     g.group_id,
@@ -13,6 +13,6 @@ SELECT
         ) AS counted
     ) AS messages
 FROM transport_groups AS g
-WHERE $1::text IS NULL OR g.group_id > $1::text
+WHERE g.group_id >= coalesce($1::text, '') AND ($1::text IS NULL OR g.group_id > $1::text)
 ORDER BY g.group_id
 LIMIT $2::bigint

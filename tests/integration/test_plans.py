@@ -1,0 +1,181 @@
+"""Every statement's plan, captured on a real server: the shapes hold, and each known bad form is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from engine.postgres import Server, conninfo, fresh_database
+from engine.statements import Catalogue
+from invariants.mutants import PLANS
+from results.plans import shapes
+from results.plans.arguments import CASES, Case
+from results.plans.capture import Session, capture_all, prepare, with_ties
+from results.plans.comparing import compare
+from results.plans.folder import Capture
+from results.plans.profiles import PROFILES, Profile, grown
+
+CATALOGUE = Catalogue.load()
+# Large enough for the bad forms to show, small enough to be seeded in a second or two.
+PROFILE = grown(30_000, like=PROFILES["medium"], batch=100)
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """A database with the profile's data, and copies of it."""
+
+    server: Server
+    dsn: str
+    profile: Profile = PROFILE
+
+    def captured(self, dsn: str, cases: Sequence[Case] = CASES, catalogue: Catalogue = CATALOGUE) -> Capture:
+        session = Session(dsn)
+        try:
+            statements = capture_all(session, catalogue, self.profile, cases=cases)
+            if cases is CASES:
+                statements = with_ties(session, catalogue, self.profile, statements)
+            environment = session.environment(source="test", profile=self.profile, labels=statements)
+        finally:
+            session.close()
+        return Capture(environment=environment, statements=statements)
+
+
+@pytest.fixture(scope="module")
+def seeded(server: Server) -> Iterator[Seeded]:
+    with fresh_database(server) as dsn:
+        prepare(dsn, PROFILE)
+        yield Seeded(server, dsn)
+
+
+@pytest.fixture(scope="module")
+def sound(seeded: Seeded) -> Capture:
+    return seeded.captured(seeded.dsn)
+
+
+def of(*statements: str) -> list[Case]:
+    return [case for case in CASES if case.statement in statements]
+
+
+def test_every_statement_is_captured_in_both_modes_and_none_fails(sound: Capture) -> None:
+    assert {each.statement for each in sound.statements.values()} == set(CATALOGUE)
+    assert [each.label for each in sound.statements.values() if each.error] == []
+    assert all(set(each.plans) == {"custom", "generic"} for each in sound.statements.values())
+
+
+def test_a_capture_changes_nothing(seeded: Seeded, sound: Capture) -> None:
+    with psycopg.connect(seeded.dsn) as connection:
+        counts = connection.execute(
+            "SELECT status::text, count(*) FROM gen_durable GROUP BY status ORDER BY status"
+        ).fetchall()
+    assert ("executing", PROFILE.executing) in counts
+    assert sum(count for _, count in counts) == PROFILE.rows
+
+
+def test_statements_inside_functions_are_captured_or_it_is_said_why_not(sound: Capture) -> None:
+    cas = sound.statements["store/commit_cas"]
+    if cas.functions == "auto_explain":
+        texts = [inner.text for inner in cas.plans["custom"].inner]
+        assert any(text.startswith("UPDATE executions") for text in texts), texts
+    else:
+        assert cas.functions.startswith("not captured: ")
+
+
+def test_the_claim_stops_at_its_limit_and_rides_what_it_should(sound: Capture) -> None:
+    hot = [violation for violation in shapes.check(sound) if violation.label.startswith("picker/claim")]
+    assert hot == []
+
+
+@pytest.mark.parametrize("name", [name for name, mutant in PLANS.items() if mutant.statements])
+def test_the_plan_mutant_is_named(name: str, seeded: Seeded) -> None:
+    mutant = PLANS[name]
+    found = shapes.check(seeded.captured(seeded.dsn, of(*mutant.statements), mutant.apply(CATALOGUE)))
+    assert {violation.rule for violation in found} & set(mutant.caught_by), found
+    assert {violation.label.partition("@")[0] for violation in found} == set(mutant.statements)
+
+
+@pytest.mark.parametrize(
+    ("name", "loses"),
+    [
+        ("predicate-mismatch", "picker/claim"),
+        ("index-missing-gen-durable-pick", "picker/claim"),
+        ("index-missing-gen-durable-concurrency-active", "picker/claim"),
+        ("index-missing-gen-durable-lease", "picker/reap"),
+        ("index-missing-gen-durable-await-deadline", "picker/expire_awaits"),
+        ("index-missing-gen-durable-correlation", "picker/insert_many"),
+        ("index-missing-gen-durable-parent", "picker/children"),
+        ("index-missing-gen-durable-gc", "maintenance/gc_select"),
+        ("index-missing-executions-status", "store/page_of_status"),
+        ("index-missing-timers-due", "store/due_timers"),
+        ("index-missing-outbox-lane", "relay/move"),
+        ("index-missing-outbox-broadcast", "relay/broadcast"),
+        ("index-missing-spawns-child", "relay/move"),
+        ("index-missing-transport-messages-group", "transport/depth"),
+        ("index-missing-transport-groups-ready", "transport/claim"),
+    ],
+)
+def test_a_schema_without_an_index_is_a_regression_of_the_statement_that_lost_it(
+    name: str, loses: str, seeded: Seeded, sound: Capture
+) -> None:
+    cases = of(loses)
+    template = str(conninfo.parse(seeded.dsn)["dbname"])
+    with fresh_database(seeded.server, template=template) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for text in PLANS[name].alterations():
+                connection.execute(text.encode())
+        broken = seeded.captured(dsn, cases)
+    before = Capture(
+        environment=sound.environment, statements={case.label: sound.statements[case.label] for case in cases}
+    )
+    comparison = compare(before, broken)
+    assert comparison.verdict == "regressed"
+    assert {each.label.partition("@")[0] for each in comparison.differences if each.counts} == {loses}
+
+
+def test_capturing_twice_gives_the_same(seeded: Seeded, sound: Capture) -> None:
+    comparison = compare(sound, seeded.captured(seeded.dsn))
+    assert comparison.verdict == "same", [str(each) for each in comparison.differences if each.counts]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "results", "plans", *arguments], capture_output=True, text=True, timeout=110
+    )
+
+
+def test_statements_of_ones_own_are_captured_and_compared(tmp_path: Path, pg_spec: str) -> None:
+    sql = tmp_path / "sql"
+    sql.mkdir()
+    (sql / "take.sql").write_text("-- Take.\nSELECT j.id FROM job AS j WHERE j.id = $1::bigint\n", "utf-8")
+    (sql / "take.json").write_text("[7]", "utf-8")
+    schema, seed = tmp_path / "schema.sql", tmp_path / "seed.sql"
+    schema.write_text("CREATE TABLE job (id bigint PRIMARY KEY);", "utf-8")
+    seed.write_text("INSERT INTO job SELECT generate_series(1, 20000);", "utf-8")
+    out = tmp_path / "out"
+    own = ["--sql", str(sql), "--schema", str(schema), "--seed", str(seed)]
+    done = run("capture", "--pg", pg_spec, "--out", str(out), *own)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "verdict: held"), done.stdout + done.stderr
+    [folder] = out.iterdir()
+    page = tmp_path / "page.html"
+    compared = run("compare", str(folder), str(folder), "--html", str(page))
+    assert (compared.returncode, compared.stdout.splitlines()[-1]) == (0, "verdict: same")
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", "nowhere", "nowhere"),
+        ("capture", "--pg", "12"),
+        ("capture", "--profile", "huge"),
+        ("capture", "--sql", "."),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
