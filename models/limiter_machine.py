@@ -54,9 +54,9 @@ def rate_limits(draw: st.DrawFn, name: str) -> RateLimit:
 
 
 @st.composite
-def gates(draw: st.DrawFn, name: str) -> Gate:
+def gates(draw: st.DrawFn, name: str, most: int = 9) -> Gate:
     """Gates of a few slots, in any number of shards."""
-    capacity = draw(st.integers(1, 9))
+    capacity = draw(st.integers(1, most))
     return Gate(name, capacity, draw(st.integers(1, capacity)))
 
 
@@ -98,6 +98,7 @@ class LimiterMachine(RuleBasedStateMachine):
     some_row = precondition(lambda self: self.asking)
     some_slot = precondition(lambda self: self.running)
     some_owed = precondition(lambda self: self.owed)
+    some_rate = precondition(lambda self: self.rates)
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,8 +140,20 @@ class LimiterMachine(RuleBasedStateMachine):
         kept[which] = limits[which]
         self._configure(tuple(kept))
 
+    @some_rate
+    @rule(which=st.sampled_from((2, 3)), times=st.sampled_from((2.0, 8.0, 0.5)))
+    def scale(self, which: int, times: float) -> None:
+        """Another burst for keys in use, with as many shards, so that no sweep makes them anew."""
+        kept = list(self.limiter.limits)
+        limit = kept[which]
+        assert isinstance(limit, RateLimit)
+        rate, burst = limit.rate * times, limit.burst * times
+        if all(1e-9 <= number <= 1e12 for number in (rate, burst)):
+            kept[which] = RateLimit(limit.name, rate, burst, limit.shards)
+            self._configure(tuple(kept))
+
     @some_slot
-    @rule(planner=planners, gate=gates("g"))
+    @rule(planner=planners, gate=gates("g", most=3))
     def resize(self, planner: str, gate: Gate) -> None:
         """Another capacity, counted at once: what executes then may be more than it allows."""
         self._configure((gate, *self.limiter.limits[1:]))
