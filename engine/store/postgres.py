@@ -152,7 +152,7 @@ class PostgresStore:
     def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """Many commits as if one came after the other; one answer each: None where it happened, else why not.
 
-        One transaction and one round trip; one more round trip for each further commit of the same execution. A commit
+        One transaction and one round trip; n + 1 round trips where an execution has n > 1 commits. A commit
         that is refused harms no other. Raises ValueError for a batch above its limits.
         """
         try:

@@ -112,7 +112,7 @@ PICKER_MUTANTS: Final = (
                 ),
             ),
             "picker/reap": (
-                Patch("    ORDER BY g.lease_expires_at\n", ""),
+                Patch("    ORDER BY g.lease_expires_at, g.id\n", ""),
                 Patch("    FOR NO KEY UPDATE OF g SKIP LOCKED\n", "    FOR NO KEY UPDATE OF g\n"),
             ),
         },

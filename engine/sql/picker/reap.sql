@@ -1,7 +1,7 @@
 -- Take back up to $1 claims whose lease ran out: runnable at once, one attempt more. Returns id, the claim that lost
 -- it, and the transaction.
--- Index: gen_durable_lease, expired entries only, and of those as many as the limit. In the index's order and no finer,
--- and later than an instant that the planner does not know: it takes executing and expired for independent, so that
+-- Index: gen_durable_lease, expired entries only, and of those as many as the limit and who share an instant with them:
+-- later than an instant that the planner does not know, for it takes executing and expired for independent, so that
 -- there would be next to none, and then reads and sorts them all.
 -- Race: a heartbeat or a flush has the row: skipped. One that committed since the snapshot is seen, because the lock
 -- re-evaluates the predicate on the newest version.
@@ -11,7 +11,7 @@ WITH expired AS MATERIALIZED (
         g.locked_by AS claim
     FROM gen_durable AS g
     WHERE g.status = 'executing' AND g.lease_expires_at < (SELECT now())
-    ORDER BY g.lease_expires_at
+    ORDER BY g.lease_expires_at, g.id
     LIMIT $1::bigint
     FOR NO KEY UPDATE OF g SKIP LOCKED
 )
