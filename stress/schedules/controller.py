@@ -175,8 +175,13 @@ class Controller:
             came = f"{came}; {STOPS}" if came else STOPS
         elif session.state == "blocked":
             came = f"{came}; waits" if came else "waits"
+        # Who stands at a gate is let on by the controller; what kept it before it came there is over.
         states = tuple(
-            (one.name, one.state, tuple(sorted(by_pid.get(pid, "?") for pid in one.blockers)))
+            (
+                one.name,
+                one.state,
+                tuple(sorted(by_pid.get(pid, "?") for pid in one.blockers)) if one.state == "blocked" else (),
+            )
             for one in sessions
         )
         committed = tuple(one.name for one in sessions if one.committed)
