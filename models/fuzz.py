@@ -1,9 +1,9 @@
 """Fuzzing under a time budget: run the machines in rounds, each with a seed of its own, until the time is up.
 
-A round is a fixed number of examples, so a round is repeated by its seed, with the same modules loaded (Hypothesis draws their constants too): the seed of the first round is
-the run's, each later one is greater by one. A violation ends its machine; Hypothesis shrinks it as far as the budget
-allows. What cannot be decided is `unknown`, never `held`: no example in the budget, a server that failed, a machine
-that broke for a reason of its own.
+A round is a fixed number of examples, so a round is repeated by its seed, as far as Hypothesis allows: it also draws
+constants of the modules that are loaded. The seed of the first round is the run's, each later one is greater by one. A
+violation ends its machine; Hypothesis shrinks it as far as the budget allows. What cannot be decided is `unknown`,
+never `held`: no example in the budget, a server that failed, a machine that broke for a reason of its own.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from engine.statements import Catalogue
 from invariants.mutants import REGISTRY
 from models.fuzz import Finding, Profile, fuzz
 
-# Rounds are the budget; the seconds end only what hangs. Most forms are found in the first few. What is drawn in a round
-# is not the seed's alone: Hypothesis also draws constants of the modules that happen to be loaded, so the budget leaves
-# room for the unlucky.
+# Rounds are the budget; the seconds end only what hangs. Most forms are found in the first few. What a round draws
+# is not the seed's alone: Hypothesis also draws constants of the modules that happen to be loaded, so the budget
+# leaves room for the unlucky.
 ROUNDS = 30
 BUDGET_S = 110
 PROFILE = Profile(seconds=BUDGET_S, round_examples=50, example_steps=30)

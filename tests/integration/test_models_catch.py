@@ -16,9 +16,9 @@ from models.strategies import START
 from tests.integration.broken_coordination import COORDINATION_FORMS
 from tests.integration.broken_picker import NAMES, broken, patched
 
-# Rounds are the budget; the seconds end only what hangs. Most forms are found in the first few. What is drawn in a round
-# is not the seed's alone: Hypothesis also draws constants of the modules that happen to be loaded, so the budget leaves
-# room for the unlucky.
+# Rounds are the budget; the seconds end only what hangs. Most forms are found in the first few. What a round draws
+# is not the seed's alone: Hypothesis also draws constants of the modules that happen to be loaded, so the budget
+# leaves room for the unlucky.
 ROUNDS = 30
 SOUND_ROUNDS = 3
 BUDGET_S = 110
