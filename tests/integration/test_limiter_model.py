@@ -42,7 +42,7 @@ def fuzzed(database: str, catalogue: Catalogue | None) -> Finding:
         profile=PROFILE,
         catalogue=catalogue,
         shrink_seconds=0.5,
-        rounds=ROUNDS if catalogue is not None else 1,
+        rounds=ROUNDS,
     )
 
 

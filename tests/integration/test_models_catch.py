@@ -20,7 +20,6 @@ from tests.integration.broken_picker import NAMES, broken, patched
 # is not the seed's alone: Hypothesis also draws constants of the modules that happen to be loaded, so the budget
 # leaves room for the unlucky.
 ROUNDS = 30
-SOUND_ROUNDS = 3
 BUDGET_S = 110
 SEED = 1
 PROFILE = Profile(seconds=BUDGET_S, round_examples=50, example_steps=30)
@@ -68,7 +67,7 @@ def fuzzed(machine: str, database: str, catalogue: Catalogue | None, schema: tup
         catalogue=catalogue,
         schema=schema,
         shrink_seconds=0.5,
-        rounds=ROUNDS if catalogue is not None else SOUND_ROUNDS,
+        rounds=ROUNDS,
     )
 
 
