@@ -20,6 +20,7 @@ from results.runs import Verdict, write_json
 from stress.config import RunConfig
 from stress.effects import effects
 from stress.scenarios import SCENARIOS, StoreScenario
+from stress.waits import busiest_key, idle_cost, waits_ms
 
 if TYPE_CHECKING:
     from stress.run import Run
@@ -117,6 +118,8 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
         exercised=exercises(report.exercised),
         throughput=_throughput(operations, report, run),
         latency_ms=latencies_ms(operations),
+        waits_ms=waits_ms(operations),
+        idle=idle_cost(operations),
         ledger={"transactions": report.transactions, "changes": report.changes},
         reproduce=run.config.command(),
     )
@@ -177,4 +180,6 @@ def _throughput(operations: list[Operation], report: Report, run: Run) -> dict[s
     rates = throughput(operations)
     if run.load_seconds > 0:
         rates["transactions"] = round(report.transactions / run.load_seconds, 3)
+        if (busiest := busiest_key(operations, run.load_seconds)) is not None:
+            rates["busiest_key"] = busiest
     return rates

@@ -2,8 +2,9 @@
 
 Phases, and what each waits for:
 
-1. start: server, schema, ledger, nodes, clients. The load's clock starts when the clients have joined.
-2. load: `seconds` long; faults as planned.
+1. start: server, schema, ledger, what the scenario has in the tables before, nodes, clients; of a quiet scenario an
+   idle time, in which the nodes are alone. The load's clock starts when the clients have joined.
+2. load: `seconds` long; faults and rolling restarts as planned.
 3. drain: clients stop, faults are healed, nodes work until nothing waits. A drain that makes no progress for
    `STUCK_S` ends: what still waits is judged as lost. One that makes progress but never ends is `unknown`.
 4. rest: nodes stop gracefully; the recorder reads the last transaction and the tables as they are.
@@ -22,10 +23,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psycopg
 
+from engine.operation import perform
 from engine.postgres import HarnessError, InfrastructureError, Profile, Server, Stopped, conninfo, provision
 from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
@@ -40,11 +43,16 @@ from stress.faults.acts import ACTS
 from stress.faults.ground import Fault, FaultStuck, Ground
 from stress.faults.plan import NODE, SERVER
 from stress.faults.proxy import LOOPBACK, Proxies
+from stress.idle import BASE_S, IdleServer
 from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stopped_run
 from stress.recording import Recording
-from stress.scenarios import SCENARIOS
+from stress.scenarios import SCENARIOS, Scenario
 from stress.subjects import Subject
+from stress.swarm.herd import held, migrate_at_once
+from stress.swarm.mutation import picker_for
+from stress.swarm.roll import SESSIONS, Roll, roll_times
 from stress.swarm.swarm import ChildDied, Swarm
+from stress.waits import IDLE
 
 TICK_S = 0.05
 JOIN_TIMEOUT_S = 40.0
@@ -88,6 +96,11 @@ class Run:
     load_seconds: float = 0.0
     waiting: tuple[int, tuple[str | None, ...]] = (0, ())
     looked_at: float = 0.0
+    # When each rolling restart is to begin, how many have, and the one that goes on.
+    rolls: list[float] = field(default_factory=list)
+    rolled: int = 0
+    roll: Roll | None = None
+    roll_token: int = 0
 
     @property
     def subject(self) -> Subject:
@@ -97,9 +110,14 @@ class Run:
     def load(self) -> None:
         """Phases 1 and 2."""
         self.recording.phase("start")
-        # Locust takes longest to come up.
-        self.swarm.start_load()
-        self.swarm.start_nodes()
+        self._preload()
+        if self._picker_scenario is not None and self._picker_scenario.idle_s:
+            self._idle(self._picker_scenario.idle_s)
+            self.swarm.start_load()
+        else:
+            # Locust takes longest to come up.
+            self.swarm.start_load()
+            self._start_nodes()
         self._tick_until(
             lambda: (report := self.swarm.read_load_report()) is not None and report.phase == "running",
             timeout_s=JOIN_TIMEOUT_S,
@@ -113,6 +131,7 @@ class Run:
     def drain(self) -> None:
         """Phase 3."""
         self._enter("drain")
+        self._end_roll()
         for active in self._in_healing_order(everything=True):
             self._heal(active)
         self.swarm.stop_load()
@@ -140,12 +159,58 @@ class Run:
         """Phase 4."""
         self._enter("rest")
         self.swarm.stop_nodes()
-        settling = self.subject.settling(SCENARIOS[self.config.scenario], self.config.mutant)
-        if settling is not None:
-            name, settle = settling
+        for name, settle in self.subject.settling(SCENARIOS[self.config.scenario], self.config.mutant):
             for connection in self.connections:
                 self.recording.did(name, partial(settle, connection))
         self.recording.finish(self.connections, counters_lost=self.ground.crashes > 0)
+
+    @property
+    def _picker_scenario(self) -> Scenario | None:
+        scenario = SCENARIOS[self.config.scenario]
+        return scenario if isinstance(scenario, Scenario) else None
+
+    def _preload(self) -> None:
+        """What is in the tables before any node is there, on record as a client's inserts."""
+        scenario = self._picker_scenario
+        if scenario is None or scenario.preload is None:
+            return
+        picker = picker_for(self.config.mutant)
+        for batch in scenario.preload(Random(f"preload/{self.config.seed}")):
+            jobs = [planned.job for planned in batch.planned]
+            described = [planned.described() for planned in batch.planned]
+            token = self.recording.notes.invoke("insert_many", {"jobs": described})
+            ids = perform(self.connections[0], picker.insert_many(jobs))
+            self.recording.notes.complete(token, "ok", {"ids": ids})
+
+    def _start_nodes(self) -> None:
+        """All of them; those of a herd are let go together."""
+        if self._picker_scenario is None or not self._picker_scenario.herd:
+            self.swarm.start_nodes()
+            return
+        with held(self.connections[0]) as waiting:
+            self.swarm.start_nodes()
+            self._tick_until(
+                lambda: waiting() >= self.config.nodes,
+                timeout_s=JOIN_TIMEOUT_S,
+                otherwise="the nodes did not come up together in time",
+            )
+
+    def _idle(self, seconds: float) -> None:
+        """The nodes alone, as soon as all are up: what they ask of the server then is the cost of waiting."""
+        server = IdleServer(self.connections[0], self.swarm)
+        base, base_s = server.counted(self._wait, BASE_S)
+        self.swarm.start_nodes()
+        self._tick_until(
+            server.has_all_nodes, timeout_s=JOIN_TIMEOUT_S, otherwise="the nodes did not come up in time"
+        )
+        token = self.recording.notes.invoke(IDLE, {"nodes": self.config.nodes})
+        counted, taken_s = server.counted(self._wait, seconds)
+        own = base / base_s * taken_s
+        self.recording.notes.complete(token, "ok", {"transactions": round(counted - own)})
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        self._tick_until(lambda: time.monotonic() >= until)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -169,6 +234,7 @@ class Run:
         self.recording.check_alive()
         if self.phase == "load":
             self._disturb()
+            self._go_on_rolling()
         report = self.swarm.read_load_report()
         progress = self.recording.progress()
         if time.monotonic() - self.looked_at >= LOOK_S:
@@ -202,6 +268,33 @@ class Run:
             if self._has_room(planned):
                 self.planned.remove(planned)
                 self._inject(planned)
+
+    def _go_on_rolling(self) -> None:
+        """Begin a rolling restart that is due, or replace the next node."""
+        if self.ground.down:
+            return
+        if self.roll is None and self.rolls and self._loaded_s() >= self.rolls[0]:
+            self.rolls.pop(0)
+            self.rolled += 1
+            self.roll = Roll(self.swarm, self.rolled, self._sessions)
+            self.roll_token = self.recording.notes.invoke("roll", {"release": self.rolled})
+        if self.roll is not None:
+            self.roll.tick(
+                {active.planned.place for active in self.active if active.planned.place is not None}
+            )
+            if self.roll.over:
+                self._end_roll()
+
+    def _end_roll(self) -> None:
+        if self.roll is not None:
+            self.recording.notes.complete(
+                self.roll_token, "ok", {"did": {"nodes replaced": self.roll.replaced}}
+            )
+            self.roll = None
+
+    def _sessions(self, prefix: str) -> int:
+        row = self.connections[0].execute(SESSIONS, (prefix,)).fetchone()
+        return 0 if row is None else int(row[0])
 
     def _in_healing_order(self, *, everything: bool = False) -> list[Active]:
         """A server that is down comes first, and unless `everything` is to be healed alone: the rest may need it."""
@@ -287,8 +380,11 @@ def _on_servers(config: RunConfig, servers: tuple[Server, ...], folder: Path, di
         connections = tuple(
             stack.enter_context(psycopg.connect(server.dsn, autocommit=True)) for server in servers
         )
+        scenario = SCENARIOS[config.scenario]
+        if isinstance(scenario, Scenario) and scenario.herd:
+            migrate_at_once(servers[0].dsn, scenario.subject.areas, config.nodes)
         for connection in connections:
-            for area in SCENARIOS[config.scenario].subject.areas:
+            for area in scenario.subject.areas:
                 migrate(connection, area)
             for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
                 connection.execute(statement.encode())
@@ -340,6 +436,8 @@ def _run(
         run = Run(
             config, servers, folder, display, swarm, recording, list(connections), ground, list(planned)
         )
+        if isinstance(scenario, Scenario):
+            run.rolls = roll_times(len(scenario.releases), config.seconds)
         try:
             yield run
         finally:

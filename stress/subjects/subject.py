@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -12,9 +12,9 @@ import psycopg
 from engine.operation import Operation
 from engine.statements import Area
 
-# Takes the scenario and the mutant's name; what is left to be done when the nodes have gone, with its name in the
-# history, or None.
-Settling = Callable[[Any, str | None], tuple[str, Callable[[psycopg.Connection[Any]], object]] | None]
+# Takes the scenario and the mutant's name; what is left to be done when the nodes have gone, each with its name in the
+# history.
+Settling = Callable[[Any, str | None], Sequence[tuple[str, Callable[[psycopg.Connection[Any]], object]]]]
 
 # Takes a source of randomness and the scenario; rows that nobody can run, as the value of an `insert_many` in the
 # history and the operation that inserts them, which answers with ids.
@@ -39,5 +39,5 @@ class Subject:
     unfinished: str
     waiting: str
     shards: bool = False
-    settling: Settling = lambda _scenario, _mutant: None
+    settling: Settling = lambda _scenario, _mutant: ()
     poison: Poison | None = None
