@@ -60,6 +60,7 @@ PICKER = Subject(
             SELECT updated_at FROM gen_durable WHERE status = 'executing'
         ) AS waiting
     """,
+    ended="SELECT count(*), max(id)::text FROM gen_durable WHERE status IN ('done', 'failed')",
     settling=_settling,
     poison=_poison,
 )
