@@ -14,6 +14,7 @@ space that is written to again and again must be used again and again, once auto
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -62,7 +63,7 @@ def growths(samples: Sequence[Sizes]) -> dict[str, str]:
     found = {}
     for table in samples[-1]:
         steps = [
-            _step(before.get(table), after[table]) for before, after in _pairs(samples) if table in after
+            _step(before.get(table), after[table]) for before, after in pairwise(samples) if table in after
         ]
         cost = next((grown / written for grown, written in steps if written >= MIN_VERSIONS), None)
         later = steps[-half:]
@@ -72,14 +73,10 @@ def growths(samples: Sequence[Sizes]) -> dict[str, str]:
         if grown > SHARE * cost * written:
             found[table] = (
                 f"{table} grew by {grown / 2**20:,.1f} MB in the last {len(later)} rounds, in which {written:,} row "
-                f"versions were written: {grown / written:,.0f} bytes each, where {cost:,.0f} is what one costs when no "
-                "space is ever used again"
+                f"versions were written: {grown / written:,.0f} bytes each, where {cost:,.0f} is what one costs when "
+                "no space is ever used again"
             )
     return found
-
-
-def _pairs(samples: Sequence[Sizes]) -> list[tuple[Sizes, Sizes]]:
-    return list(zip(samples, samples[1:], strict=False))
 
 
 def _step(before: TableSize | None, after: TableSize) -> tuple[int, int]:

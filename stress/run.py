@@ -319,11 +319,14 @@ def run_on(
     servers: tuple[Server, ...],
     folder: Path,
     display: Display,
-    judge: Judge = judge_told,
+    judge: Judge | None = None,
     each_tick: Callable[[], None] = lambda: None,
 ) -> Judged:
-    """Carry out a run on servers that are there, in a folder that is there. `judge` comes to the verdict; `each_tick`
-    is called again and again until then. Raises psycopg.Error where the schema cannot be made."""
+    """Carry out a run on servers that are there, in a folder that is there.
+
+    `judge` comes to the verdict, and may be interrupted; None: as every run does, which may not. `each_tick` is called
+    again and again meanwhile. Raises psycopg.Error where the schema cannot be made.
+    """
     with ExitStack() as stack:
         connections = tuple(
             stack.enter_context(psycopg.connect(server.dsn, autocommit=True)) for server in servers
@@ -340,9 +343,10 @@ def run_on(
             started.each_tick = each_tick
             stopped = _carry_out(started)
             with uninterrupted():
-                return judge(
-                    folder, told_by(started) if stopped is None else told_when_stopped(started, stopped)
-                )
+                told = told_by(started) if stopped is None else told_when_stopped(started, stopped)
+                if judge is None:
+                    return judge_told(folder, told)
+            return judge(folder, told)
 
 
 def _carry_out(started: Run) -> str | None:
