@@ -187,7 +187,8 @@ class NoLostJob:
     def _is_early(self, row: Row, insert: Insert | None) -> bool:
         """Whether it need not have started: it was not due when the last operation of the run began, and was inserted
         so. Where nobody was told of the row, some insert of unknown outcome must have asked for a time as late."""
-        assert self._witness is not None
+        if self._witness is None or not self._witness.operations:
+            return False
         last = self._witness.operations[-1]
         last_us = (last.start_ns + last.wall_offset_ns) // 1000
         if microseconds(row[self._c.eligible_at] or b"") <= last_us:
