@@ -62,7 +62,7 @@ from stress.swarm.swarm import ChildDied, Swarm
 TICK_S = 0.05
 JOIN_TIMEOUT_S = 40.0
 STUCK_S = 10.0
-DRAIN_TIMEOUT_S = 90.0
+DRAIN_TIMEOUT_S = 180.0
 # A drain whose ledger already shows a violation has nothing more to prove.
 VIOLATED_DRAIN_S = 8.0
 LOOK_S = 0.25

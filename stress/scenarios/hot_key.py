@@ -59,5 +59,5 @@ HOT_KEY = Scenario(
     pause_ms=12.0,
     max_backlog=400,
     exercises=EXERCISES,
-    max_in_queue={CROWDED: 150},
+    max_in_queue={CROWDED: 60},
 )
