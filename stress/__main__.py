@@ -62,6 +62,9 @@ def stress() -> None:
 @click.option(
     "--resume", type=click.Path(path_type=Path), default=None, help="Go on with the soak in that folder."
 )
+@click.option(
+    "--until-violated", is_flag=True, help="End the load with the first violation, --seconds at the latest."
+)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -77,6 +80,7 @@ def run_command(
     profile: str,
     minutes: float | None,
     resume: Path | None,
+    until_violated: bool,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -88,6 +92,7 @@ def run_command(
         nox -s stress -- --seconds 60 --faults kill,pause
         nox -s stress -- --mutant outcome-unguarded         watch a broken engine being caught
         nox -s stress -- --profile soak --minutes 30        everything, at random, for half an hour
+        nox -s stress -- --mutant insert-many-unordered --seconds 60 --until-violated
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
@@ -120,6 +125,7 @@ def run_command(
         scenario="mixed" if scenario is None else scenario,
         subject=subject,
         mutant=mutant,
+        until_violated=until_violated,
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
     from stress.run import run

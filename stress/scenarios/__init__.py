@@ -6,6 +6,7 @@ outcome that the machine prescribes. `SCENARIOS` holds them by name.
 
 from __future__ import annotations
 
+from stress.scenarios.batches import BATCHES
 from stress.scenarios.children import CHILDREN
 from stress.scenarios.churn import CHURN
 from stress.scenarios.deploy import DEPLOY
@@ -30,8 +31,8 @@ AnyScenario = Scenario | StoreScenario
 SCENARIOS: dict[str, AnyScenario] = {
     scenario.name: scenario
     for scenario in (
-        MIXED, SIGNALS, CHILDREN, INLINE, LIMITED, POKES_DROPPED, HOT_KEY, SATURATED_GATE, FAR_FUTURE, THUNDERING_HERD,
-        DEPLOY, CHURN, POISON, QUIET, CONTENTION, STATECHART,
+        MIXED, SIGNALS, CHILDREN, INLINE, LIMITED, BATCHES, POKES_DROPPED, HOT_KEY, SATURATED_GATE, FAR_FUTURE,
+        THUNDERING_HERD, DEPLOY, CHURN, POISON, QUIET, CONTENTION, STATECHART,
     )
 }  # fmt: skip
 

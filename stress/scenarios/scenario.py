@@ -119,6 +119,7 @@ class Scenario:
     preload: Callable[[Random], Sequence[InsertMany]] | None = None
     herd: bool = False
     idle_s: float = 0.0
+    opening: Callable[[Random], tuple[Operation, ...]] = lambda _random: ()
 
     subject: ClassVar[Subject] = PICKER
 
