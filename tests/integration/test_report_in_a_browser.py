@@ -1,5 +1,5 @@
-"""A page in a real browser, where one is installed, drawn whole. That it points at nothing outside of itself is proven by
-reading it (tests/unit/test_report.py); the browser has no network here."""
+"""A page in a real browser, where one is installed. The browser has no network here; that a page points at nothing outside of
+itself is read off it in tests/unit/test_report.py."""
 
 from __future__ import annotations
 
