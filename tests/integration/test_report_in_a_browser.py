@@ -1,5 +1,5 @@
-"""A page in a real browser, where one is installed. The browser has no network here; that a page points at nothing outside of
-itself is read off it in tests/unit/test_report.py."""
+"""A page in a real browser, where one is installed. It has no network here; that a page points at nothing
+outside of itself is read off it in tests/unit/test_report.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,14 @@ def test_a_page_is_drawn(tmp_path: Path, width: int) -> None:
     assert CHROMIUM is not None
     done = subprocess.run(
         [
-            *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
+            *(
+                CHROMIUM,
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                "--no-first-run",
+            ),
             *("--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND"),
             *(f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},2400"),
             *(f"--screenshot={shot}", target.as_uri()),
