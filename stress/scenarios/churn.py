@@ -5,8 +5,7 @@
 2. Reapers, expiries and counts of the gates run twenty times a second on every node; rate buckets fill, and are swept
    and made again, within the second.
 
-Mutants that it catches sooner than `mixed`: `collects-beside-the-parent`, `collectors-wait` and
-`retention-from-birth`.
+What `collects-beside-the-parent`, `collectors-wait` and `retention-from-birth` do wrong there is occasion for all the time.
 """
 
 from __future__ import annotations

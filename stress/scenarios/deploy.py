@@ -6,8 +6,8 @@
 3. A node that is started anew in between, because a fault ended it, is of the release that its place had: the limits of
    the old release come back for a while. What is granted meanwhile is held against whichever was written down.
 
-Mutants that it catches and `mixed`, whose limits never change, cannot: `lowered-capacity-forgotten` and
-`shards-grow-unhealed`.
+A mutant that it catches and `mixed`, whose limits never change, cannot: `surplus-credited`, which was found here. Those
+of a single change (`lowered-capacity-forgotten`, `shards-grow-unhealed`) may need more luck than a short run has.
 """
 
 from __future__ import annotations

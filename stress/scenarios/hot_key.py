@@ -6,8 +6,7 @@
    those of another queue, waiting behind them. How long each kind waits stands at the end of the run.
 3. Some chains take the key on half-way and give it up again, so that it is not only claims that compete for it.
 
-Mutants that it catches sooner than `mixed`, where no key is as hot: `guard-only-no-arbiter` and
-`claim-without-key-lock`.
+The races of `guard-only-no-arbiter` and `claim-without-key-lock` are here at every claim; in `mixed` no key is as hot.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 3. A good row that shares a claim, a batch of outcomes or a batch of inserts with bad ones ends as if they were not
    there. How long good and bad ones wait stands at the end of the run.
 
-`inline-unconfigured-key` makes one outcome abort the flush of its neighbours; `mixed` catches it as well.
+The chains in it are what `inline-unconfigured-key` lets abort the flush of their neighbours.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
 2. Steps take about as long as a flush: rows end, are credited and counted by a sweep at the same time.
 3. A queue of jobs without a gate runs beside them, and must not notice.
 
-Mutants that it catches sooner than `mixed`: `credit-after-count` and `credit-without-cap`, whose races need a sweep
-beside many credits of one key.
+The races of `credit-after-count` and `no-check` are here all the time: a sweep beside many credits of one key.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
    are cold.
 3. What is killed boots into the same, alone.
 
-Mutants that it catches sooner than `mixed`, where nodes boot one after the other: `config-upsert-unordered` and
-`cold-keys-wait`.
+The races of `config-upsert-unordered` and `cold-keys-wait` are here in every run; in `mixed` all nodes have the same
+limits in the same order, and few of them.
 """
 
 from __future__ import annotations
