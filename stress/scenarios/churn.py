@@ -5,7 +5,8 @@
 2. Reapers, expiries and counts of the gates run twenty times a second on every node; rate buckets fill, and are swept
    and made again, within the second.
 
-What `collects-beside-the-parent`, `collectors-wait` and `retention-from-birth` do wrong there is occasion for all the time.
+For what `collects-beside-the-parent`, `collectors-wait` and `retention-from-birth` do wrong there is occasion all the
+time.
 """
 
 from __future__ import annotations
