@@ -7,8 +7,8 @@
    are cold.
 3. What is killed boots into the same, alone.
 
-The races of `config-upsert-unordered` and `cold-keys-wait` are here in every run; in `mixed` all nodes have the same
-limits in the same order, and few of them.
+The races of `config-upsert-unordered` and `cold-keys-wait` are here for the moment in which all begin, which a run may
+miss; in `mixed` all nodes have the same limits in the same order, and few of them.
 """
 
 from __future__ import annotations
