@@ -155,6 +155,18 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = ()
     trace: Mapping[str, Json] | None = None
 
+    def told(self) -> dict[str, Json]:
+        """What the history says of it before it is sent."""
+        return {
+            "execution": self.execution.id,
+            "expected": self.execution.version,
+            "event": self.processed_event_id,
+            "emits": len(self.emits),
+            "timers": len(self.timers),
+            "spawns": len(self.spawns),
+            "trace": self.trace is not None,
+        }
+
 
 # Why a commit of a batch did not happen, or may not have.
 Refusal = StoreConflict | UnstorableValue | CommitOutcomeUnknown

@@ -138,7 +138,7 @@ class Operations:
         return list(rows)
 
     def delete_timer(self, execution_id: str, path: str, fire_at: float) -> Operation[None]:
-        """The timer was fired; one that was re-armed to another time stays."""
+        """The timer was fired; one that was re-armed to another time stays, to the same it does not."""
         arguments = (key("execution_id", execution_id), key("path", path), instant("fire_at", fire_at))
         yield call(self._sql["store/delete_timer"], *arguments)
 

@@ -181,7 +181,8 @@ class PostgresStore:
         return self._run(self._operations.due_timers(now, limit))
 
     def delete_timer(self, execution_id: str, path: str, fire_at: float) -> None:
-        """The timer was fired. One that was re-armed to another time stays."""
+        """The timer was fired. One that was re-armed to another time stays; one re-armed to the same does not: who must
+        tell them apart disarms it by a commit, as `StoreRelay.sweep` does."""
         self._run(self._operations.delete_timer(execution_id, path, fire_at))
 
     def append_trace(self, execution_id: str, entry: dict[str, Json]) -> None:

@@ -229,6 +229,12 @@ TRANSPORT_MUTANTS: Final = (
         protocol=frozenset(("sweeps-in-steps",)),
     ),
     Mutant(
+        name="sweep-by-instant",
+        summary="a sweep through the contract publishes, then deletes what is armed for the instant that it read",
+        caught_by=("timer-rearm",),
+        protocol=frozenset(("deletes-by-instant",)),
+    ),
+    Mutant(
         name="timer-event-repeats",
         summary="the event of a timer that is armed again for the same instant is the same event",
         caught_by=("timer-rearm",),

@@ -30,7 +30,7 @@ from stress.scenarios.store_scenario import Bump
 from stress.swarm.child import lifeline, receive_config
 from stress.swarm.clock import set_clock_off
 from stress.swarm.configs import NodeConfig
-from stress.swarm.contention import ATTEMPTS, bumped, described, refused
+from stress.swarm.contention import ATTEMPTS, bumped, refused
 from stress.swarm.mutation import across_for, catalogue_for, handover_for, queue_for
 
 POLLING = Polling(min_interval_ms=5.0, max_interval_ms=100.0)
@@ -68,7 +68,7 @@ class Contender:
                 return
 
     async def _commit(self, commit: Commit) -> bool:
-        token = self._recorder.invoke("store.commit", described(commit))
+        token = self._recorder.invoke("store.commit", commit.told())
         try:
             [refusal] = await self._stack.store.commit_many([commit])
         except BaseException as error:
