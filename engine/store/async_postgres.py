@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine import sessions
 from engine.operation import Operation, perform_async
@@ -23,15 +23,17 @@ from engine.store.encoding import ROWS, TRACE_MAX
 from engine.store.execution import (
     Commit,
     CommitOutcomeUnknown,
+    ConflictUnexplained,
     Emit,
     Event,
     Execution,
     Page,
     Refusal,
     Spawn,
+    StoreConflict,
     TimerOp,
 )
-from engine.store.operations import Operations
+from engine.store.operations import QUESTIONS, Operations
 from engine.store.postgres import ConnectionLost
 
 Json = Any
@@ -126,13 +128,18 @@ class AsyncPostgresStore:
             await self._run_commit(self._operations.commit(commit))
         except ConnectionLost as lost:
             raise CommitOutcomeUnknown(execution.id) from lost.error
+        except ConflictUnexplained as conflict:
+            raise await self._explained(conflict) from None
 
     async def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """As `PostgresStore.commit_many`."""
         try:
-            return list(await self._run_commit(self._operations.commit_many(commits)))
+            answers = await self._run_commit(self._operations.commit_many(commits))
         except ConnectionLost:
             return [CommitOutcomeUnknown(commit.execution.id) for commit in commits]
+        return [
+            await self._explained(each) if isinstance(each, ConflictUnexplained) else each for each in answers
+        ]
 
     async def pending_outbox(self, limit: int = ROWS) -> list[tuple[int, str | None, Event]]:
         """As `PostgresStore.pending_outbox`."""
@@ -177,6 +184,17 @@ class AsyncPostgresStore:
         """As `PostgresStore.list_executions`."""
         operation = self._operations.list_executions(status, definition_id, roots_only, limit, cursor)
         return await self._run(operation)
+
+    async def _explained(self, conflict: ConflictUnexplained) -> StoreConflict:
+        for _ in range(QUESTIONS):
+            try:
+                return await self._run(self._operations.explain(conflict))
+            except PoolTimeout:
+                # It has waited long enough.
+                break
+            except psycopg.Error:
+                continue
+        return conflict
 
     async def _run(self, operation: Operation[T]) -> T:
         try:

@@ -45,11 +45,21 @@ from engine.store.encoding import (
     steps_of,
     summary_of,
 )
-from engine.store.execution import Commit, Event, EventAlreadyProcessed, Execution, Page, StoreConflict
+from engine.store.execution import (
+    Commit,
+    ConflictUnexplained,
+    Event,
+    EventAlreadyProcessed,
+    Execution,
+    Page,
+    StoreConflict,
+)
 from engine.values import UnstorableValue
 
 # How often a transaction that the server undid is done again. Rule 4 says when that can be.
 ATTEMPTS = 10
+# How often a store asks why a commit was refused, where the answer is lost.
+QUESTIONS = 3
 # Deadlock detected; unique violation, which only a trace's index can be.
 _UNDONE = ("40P01", "23505")
 
@@ -113,6 +123,11 @@ class Operations:
         for place, refusal in zip(places, refusals, strict=True):
             answers[place] = refusal
         return answers
+
+    def explain(self, conflict: ConflictUnexplained) -> Operation[StoreConflict]:
+        """Ask again what a commit was refused for."""
+        rows = yield call(self._sql["store/why"], conflict.execution_id, conflict.event_id)
+        return refusal_of(conflict.execution_id, conflict.expected, *rows[0])
 
     def pending_outbox(self, limit: int = ROWS) -> Operation[list[tuple[int, str | None, Event]]]:
         """Events that are yet to be delivered, by seq."""
@@ -190,8 +205,7 @@ class Operations:
         if rows[0][0]:
             commit.execution.version = commit.expected + 1
             return None
-        rows = yield call(self._sql["store/why"], commit.id, commit.event)
-        return refusal_of(commit, *rows[0])
+        return (yield from self._why(commit, commit.expected))
 
     def _transaction(self, commits: Sequence[Prepared]) -> Operation[list[StoreConflict | None]]:
         for attempt in range(1, ATTEMPTS + 1):
@@ -225,18 +239,18 @@ class Operations:
         for place, (expected_, found, processed) in lost.items():
             if found is None and expected_ == 0 and not processed:
                 # The rival's first save is not in the snapshot that lost against it.
-                found, processed = yield from self._why(commits[place])
-            answers_[place] = refusal_of(commits[place], found, processed, expected_)
+                answers_[place] = yield from self._why(commits[place], expected_)
+            else:
+                answers_[place] = refusal_of(commits[place].id, expected_, found, processed)
         return answers_
 
-    def _why(self, commit: Prepared) -> Operation[tuple[int | None, bool]]:
+    def _why(self, commit: Prepared, expected: int) -> Operation[StoreConflict]:
+        unexplained = ConflictUnexplained(commit.id, expected, commit.event)
         try:
-            rows = yield call(self._sql["store/why"], commit.id, commit.event)
+            return (yield from self.explain(unexplained))
         except Exception:  # noqa: BLE001  # of whatever driver
-            # The rest of the batch is committed: its callers must not be told otherwise for want of a number.
-            return None, False
-        found, processed = rows[0]
-        return found, processed
+            # It was refused, and the rest of a batch is committed: nobody is told otherwise for want of a number.
+            return unexplained
 
     def _commit_call(self, commits: Sequence[Prepared], expected: Sequence[int]) -> Call:
         numbered = list(enumerate(commits, 1))
@@ -279,12 +293,10 @@ def check_size(commits: Iterable[Prepared]) -> None:
         raise ValueError(f"a batch has {chars} characters of JSON; the limit is {MAX_BATCH_CHARS}")
 
 
-def refusal_of(
-    commit: Prepared, found: int | None, processed: bool, expected: int | None = None
-) -> StoreConflict:
+def refusal_of(execution_id: str, expected: int, found: int | None, processed: bool) -> StoreConflict:
     """The exception that says why a commit did not happen."""
     kind = EventAlreadyProcessed if processed else StoreConflict
-    return kind(commit.id, commit.expected if expected is None else expected, found)
+    return kind(execution_id, expected, found)
 
 
 def sqlstate(error: BaseException) -> str | None:

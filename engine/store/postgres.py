@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, Self, TypeVar
 
 import psycopg
@@ -24,15 +25,17 @@ from engine.store.encoding import ROWS, TRACE_MAX
 from engine.store.execution import (
     Commit,
     CommitOutcomeUnknown,
+    ConflictUnexplained,
     Emit,
     Event,
     Execution,
     Page,
     Refusal,
     Spawn,
+    StoreConflict,
     TimerOp,
 )
-from engine.store.operations import Operations, sqlstate
+from engine.store.operations import QUESTIONS, Operations, sqlstate
 
 Json = Any
 T = TypeVar("T")
@@ -138,7 +141,8 @@ class PostgresStore:
         """One step with all its effects, or nothing. The execution's version is one more afterwards.
 
         Raises, with the version as it was: StoreConflict where another is stored, EventAlreadyProcessed where the event
-        was, CommitOutcomeUnknown where the connection was lost, UnstorableValue before anything is sent.
+        was, ConflictUnexplained where nobody could say which of the two, CommitOutcomeUnknown where the connection was
+        lost, UnstorableValue before anything is sent.
         """
         commit = Commit(
             execution=execution, emits=emits, processed_event_id=processed_event_id,
@@ -148,6 +152,8 @@ class PostgresStore:
             self._run_commit(self._operations.commit(commit))
         except ConnectionLost as lost:
             raise CommitOutcomeUnknown(execution.id) from lost.error
+        except ConflictUnexplained as conflict:
+            raise self._explained(conflict) from None
 
     def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """Many commits as if one came after the other; one answer each: None where it happened, else why not.
@@ -156,9 +162,10 @@ class PostgresStore:
         that is refused harms no other. Raises ValueError for a batch above its limits.
         """
         try:
-            return list(self._run_commit(self._operations.commit_many(commits)))
+            answers = self._run_commit(self._operations.commit_many(commits))
         except ConnectionLost:
             return [CommitOutcomeUnknown(commit.execution.id) for commit in commits]
+        return [self._explained(each) if isinstance(each, ConflictUnexplained) else each for each in answers]
 
     def pending_outbox(self, limit: int = ROWS) -> list[tuple[int, str | None, Event]]:
         """Undelivered events by seq: (seq, target_id, event)."""
@@ -204,6 +211,12 @@ class PostgresStore:
         """One page in id order. What is there throughout the paging comes exactly once, whatever comes and goes."""
         operation = self._operations.list_executions(status, definition_id, roots_only, limit, cursor)
         return self._run(operation)
+
+    def _explained(self, conflict: ConflictUnexplained) -> StoreConflict:
+        for _ in range(QUESTIONS):
+            with suppress(Exception):  # whatever the driver calls it: that it was refused is known
+                return self._run(self._operations.explain(conflict))
+        return conflict
 
     def _run(self, operation: Operation[T]) -> T:
         try:

@@ -316,7 +316,7 @@ class SqliteStore:
         }  # fmt: skip
         ((found, processed),) = execute(_FIND, names)
         if processed or (found or 0) != expected:
-            return refusal_of(commit, found, bool(processed), expected)
+            return refusal_of(commit.id, expected, found, bool(processed))
         execute(_INSERT if found is None else _UPDATE, names)
         for emit in commit.outbox:
             execute("INSERT INTO outbox (target_id, event) VALUES (?, ?)", emit)

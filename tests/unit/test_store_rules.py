@@ -927,6 +927,15 @@ def test_commits_that_share_a_transaction_are_held_to_what_all_of_them_asked_for
     assert short.of("commit-atomic").verdict == "violated"
 
 
+def test_a_refusal_whose_reason_was_lost_is_not_judged_for_want_of_it() -> None:
+    trace = StoreTrace()
+    trace.commit("a", 1)
+    trace.refused("a", 0, None, error="ConflictUnexplained")
+    assert trace.of("conflict-typed").checked == 0
+    trace.refused("a", 0, None, error="ConflictUnexplained", clean=False)
+    assert trace.of("conflict-typed").verdict == "violated"
+
+
 def test_what_was_never_sent_is_no_conflict() -> None:
     trace = StoreTrace()
     trace.told("a", 0, kind="fail", result={"error": "UnstorableValue"})
