@@ -29,7 +29,7 @@ from engine.transport.queue import event_text
 
 # Lanes of the outbox; `outbox_lane` and `relay/move` know this number too.
 LANES = 16
-# How long a relay may leave the spawns alone that it has locked, before its session is ended.
+# How long a relay may leave a transaction alone that holds spawns or its turn, before its session is ended.
 PATIENCE_MS = 10_000
 
 
@@ -100,6 +100,14 @@ class Handover:
             Commit(),
         )
         return Spawned(tuple(each.seq for each in births), tuple(made), tuple(refused), rows[-1][0])
+
+    def turn(self) -> Operation[bool]:
+        """Within a transaction of the caller's: have the outbox and the spawns of this database to oneself until it
+        ends. False where another has them."""
+        [[mine]] = yield call(self._sql["relay/turn"])
+        if mine:
+            yield call(self._sql["relay/patience"], str(PATIENCE_MS))
+        return bool(mine)
 
     def sweep(self, limit: int, now: float | None) -> Operation[list[Fired]]:
         """Fire up to `limit` due timers. `now`, in seconds since the epoch, is for tests; None: the server's clock."""

@@ -39,7 +39,7 @@ T = TypeVar("T")
 OnBroadcast = Callable[[Event], Awaitable[object]]
 
 
-class _Service(ABC):
+class Service(ABC):
     """Sessions, a loop, and how they begin and end."""
 
     def __init__(
@@ -75,7 +75,7 @@ class _Service(ABC):
         return await self._sessions.run(name, {}, operation, report)
 
 
-class AsyncRelay(_Service):
+class AsyncRelay(Service):
     """Makes children and delivers what is in the outbox. Use it with `async with`.
 
     `batch`: rows of one statement, of each of up to `lanes` lanes. `handover`: the operations, for tests that break
@@ -165,7 +165,7 @@ class AsyncRelay(_Service):
         return total
 
 
-class AsyncTimerSweeper(_Service):
+class AsyncTimerSweeper(Service):
     """Fires due timers: each becomes an event in the outbox. Use it with `async with`."""
 
     def __init__(
@@ -197,7 +197,7 @@ class AsyncTimerSweeper(_Service):
 class _Blocking:
     """Runs an asynchronous service on an event loop of its own. For one thread."""
 
-    def __init__(self, service: _Service) -> None:
+    def __init__(self, service: Service) -> None:
         self._runner = asyncio.Runner()
         self._service = service
         self._open = False

@@ -42,13 +42,18 @@ BATCH = 100
 Rows: TypeAlias = Sequence[tuple[str, Event]]
 
 
-class Store(firing.Store, Protocol):
+class Source(Protocol):
+    """Where rows are read that are to be relayed; the answers may be awaitable."""
+
+    def pending_outbox(self, limit: int) -> Any: ...
+    def pending_spawns(self, limit: int) -> Any: ...
+
+
+class Store(firing.Store, Source, Protocol):
     """What is needed of a store; the answers may be awaitable."""
 
     def save(self, execution: Execution) -> Any: ...
-    def pending_outbox(self, limit: int) -> Any: ...
     def ack_outbox(self, seq: int) -> Any: ...
-    def pending_spawns(self, limit: int) -> Any: ...
     def ack_spawn(self, seq: int) -> Any: ...
 
 
@@ -59,6 +64,7 @@ class Transport(Protocol):
 
 
 def delivering(
+    source: Source,
     store: Store,
     transport: Transport,
     limit: int,
@@ -66,7 +72,7 @@ def delivering(
     observer: Observer,
 ) -> Steps[int]:
     """Deliver up to `limit` outbox rows. Returns how many."""
-    ready = yield from _deliverable(store, limit)
+    ready = yield from _deliverable(source, store, limit)
     if not ready:
         return 0
     seqs = [seq for seq, _, _ in ready]
@@ -81,11 +87,11 @@ def delivering(
     )
 
 
-def _deliverable(store: Store, limit: int) -> Steps[list[Any]]:
+def _deliverable(source: Source, store: Store, limit: int) -> Steps[list[Any]]:
     """Up to `limit` outbox rows, oldest first, without those that wait for their target."""
     size = limit
     while True:
-        rows = yield partial(store.pending_outbox, limit=size)
+        rows = yield partial(source.pending_outbox, limit=size)
         unborn = yield from _unborn(store, {target for _, target, _ in rows if target is not None}, limit)
         ready = [row for row in rows if row[1] not in unborn]
         if ready or len(rows) < size or size == MAX_ROWS:
@@ -127,11 +133,13 @@ def _handing_over(
     return len(rows)
 
 
-def spawning(store: Store, transport: Transport, limit: int, observer: Observer) -> Steps[int]:
+def spawning(
+    source: Source, store: Store, transport: Transport, limit: int, observer: Observer
+) -> Steps[int]:
     """Make up to `limit` children. Returns how many spawns were done. Those that can never be done stay."""
     size = limit
     while True:
-        rows = yield partial(store.pending_spawns, limit=size)
+        rows = yield partial(source.pending_spawns, limit=size)
         done: list[int] = []
         if rows:
             done = yield from told(
@@ -174,30 +182,34 @@ def _making(
 
 class StoreRelay:
     """A relay between a store and a transport that block. `on_broadcast` gets events without a target; without one
-    they are dropped."""
+    they are dropped. `source`: the part of the store whose outbox and spawns it relays; None: all of it."""
 
     def __init__(
         self,
         store: Store,
         transport: Transport,
         *,
+        source: Source | None = None,
         batch: int = BATCH,
         on_broadcast: Callable[[Event], object] | None = None,
         observer: Observer | None = None,
     ) -> None:
         self._store, self._transport, self._batch = store, transport, batch
+        self._source: Source = store if source is None else source
         self._on_broadcast = on_broadcast
         self._observer: Observer = LoggingObserver() if observer is None else observer
 
     def deliver(self) -> int:
         """Deliver one batch of the outbox. Returns how many rows."""
         return drive(
-            delivering(self._store, self._transport, self._batch, self._on_broadcast, self._observer)
+            delivering(
+                self._source, self._store, self._transport, self._batch, self._on_broadcast, self._observer
+            )
         )
 
     def spawn(self) -> int:
         """Make one batch of children. Returns how many spawns were done."""
-        return drive(spawning(self._store, self._transport, self._batch, self._observer))
+        return drive(spawning(self._source, self._store, self._transport, self._batch, self._observer))
 
     def sweep(self, now: float) -> int:
         """Fire one batch of timers that are due at `now`, into the outbox. Returns how many."""
@@ -212,23 +224,29 @@ class AsyncStoreRelay:
         store: Store,
         transport: Transport,
         *,
+        source: Source | None = None,
         batch: int = BATCH,
         on_broadcast: Callable[[Event], Awaitable[object]] | None = None,
         observer: Observer | None = None,
     ) -> None:
         self._store, self._transport, self._batch = store, transport, batch
+        self._source: Source = store if source is None else source
         self._on_broadcast = on_broadcast
         self._observer: Observer = LoggingObserver() if observer is None else observer
 
     async def deliver(self) -> int:
         """As `StoreRelay.deliver`."""
         return await drive_async(
-            delivering(self._store, self._transport, self._batch, self._on_broadcast, self._observer)
+            delivering(
+                self._source, self._store, self._transport, self._batch, self._on_broadcast, self._observer
+            )
         )
 
     async def spawn(self) -> int:
         """As `StoreRelay.spawn`."""
-        return await drive_async(spawning(self._store, self._transport, self._batch, self._observer))
+        return await drive_async(
+            spawning(self._source, self._store, self._transport, self._batch, self._observer)
+        )
 
     async def sweep(self, now: float) -> int:
         """As `StoreRelay.sweep`."""

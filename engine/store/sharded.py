@@ -21,7 +21,16 @@ from engine.store.encoding import ROWS, bounded
 from engine.store.execution import Commit, Emit, Event, Execution, Page, Refusal, Spawn, TimerOp
 from engine.store.operations import check_batch
 from engine.store.postgres import PostgresStore
-from engine.store.shards import addressed, check_count, grouped, oldest, page_of, shard_of, shared_out
+from engine.store.shards import (
+    addressed,
+    check_count,
+    grouped,
+    oldest,
+    page_of,
+    shard_of,
+    shared_out,
+    ticketed,
+)
 
 
 class ShardedStore:
@@ -103,7 +112,9 @@ class ShardedStore:
 
     def pending_outbox(self, limit: int = ROWS) -> Outbox:
         """As `PostgresStore.pending_outbox`."""
-        return shared_out([store.pending_outbox(limit) for store in self._stores], limit)
+        return shared_out(
+            [ticketed(*each) for each in enumerate(s.pending_outbox(limit) for s in self._stores)], limit
+        )
 
     def ack_outbox(self, seq: int) -> None:
         """As `PostgresStore.ack_outbox`."""
@@ -112,7 +123,9 @@ class ShardedStore:
 
     def pending_spawns(self, limit: int = ROWS) -> Spawns:
         """As `PostgresStore.pending_spawns`."""
-        return shared_out([store.pending_spawns(limit) for store in self._stores], limit)
+        return shared_out(
+            [ticketed(*each) for each in enumerate(s.pending_spawns(limit) for s in self._stores)], limit
+        )
 
     def ack_spawn(self, seq: int) -> None:
         """As `PostgresStore.ack_spawn`."""
@@ -158,12 +171,28 @@ class ShardedStore:
         return grouped([shard_of(commit.execution.id, len(self._stores)) for commit in commits])
 
 
+class AsyncShard:
+    """One shard's outbox and spawns, under the seqs by which the whole store knows them."""
+
+    def __init__(self, store: AsyncStore, place: int) -> None:
+        self._store, self._place = store, place
+
+    async def pending_outbox(self, limit: int = ROWS) -> Outbox:
+        """As `PostgresStore.pending_outbox`."""
+        return ticketed(self._place, await self._store.pending_outbox(limit))
+
+    async def pending_spawns(self, limit: int = ROWS) -> Spawns:
+        """As `PostgresStore.pending_spawns`."""
+        return ticketed(self._place, await self._store.pending_spawns(limit))
+
+
 class AsyncShardedStore:
     """The asynchronous twin of `ShardedStore`: what concerns all shards is asked of all at once."""
 
     def __init__(self, stores: Sequence[AsyncStore]) -> None:
         check_count(len(stores))
         self._stores = tuple(stores)
+        self.shards = tuple(AsyncShard(store, place) for place, store in enumerate(stores))
 
     @classmethod
     async def from_dsns(cls, dsns: Sequence[str], **options: Any) -> Self:
@@ -239,7 +268,7 @@ class AsyncShardedStore:
 
     async def pending_outbox(self, limit: int = ROWS) -> Outbox:
         """As `PostgresStore.pending_outbox`."""
-        answers = await asyncio.gather(*(store.pending_outbox(limit) for store in self._stores))
+        answers = await asyncio.gather(*(shard.pending_outbox(limit) for shard in self.shards))
         return shared_out(answers, limit)
 
     async def ack_outbox(self, seq: int) -> None:
@@ -249,7 +278,7 @@ class AsyncShardedStore:
 
     async def pending_spawns(self, limit: int = ROWS) -> Spawns:
         """As `PostgresStore.pending_spawns`."""
-        answers = await asyncio.gather(*(store.pending_spawns(limit) for store in self._stores))
+        answers = await asyncio.gather(*(shard.pending_spawns(limit) for shard in self.shards))
         return shared_out(answers, limit)
 
     async def ack_spawn(self, seq: int) -> None:

@@ -13,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from heapq import merge
 from itertools import islice
@@ -62,12 +62,17 @@ def addressed(seq: int, count: int) -> tuple[int, int]:
     return shard, own
 
 
+def ticketed(shard: int, rows: Iterable[Row]) -> list[Any]:
+    """Rows that begin with a shard's own seq, by ticket."""
+    return [(ticket(shard, row[0]), *row[1:]) for row in rows]
+
+
 def shared_out(answers: Sequence[Sequence[Row]], limit: int) -> list[Any]:
-    """Rows that begin with a seq, from every shard as evenly as the limit allows, by ticket."""
+    """Rows that begin with a ticket, from every shard as evenly as the limit allows, in their order."""
     taken: list[Any] = []
     for rank in range(limit):
-        round_ = [(shard, rows[rank]) for shard, rows in enumerate(answers) if rank < len(rows)]
-        taken += [(ticket(shard, row[0]), *row[1:]) for shard, row in round_]
+        round_ = [rows[rank] for rows in answers if rank < len(rows)]
+        taken += round_
         if not round_ or len(taken) >= limit:
             break
     return sorted(taken[:limit], key=lambda row: row[0])

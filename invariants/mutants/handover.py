@@ -129,17 +129,17 @@ def store_relay_of(mutant: Mutant | None, store: Any, transport: Any, observer: 
 
 
 class _AcksAtReading:
-    """A store whose outbox rows are gone when they have been read."""
+    """A source whose outbox rows are gone when they have been read."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, source: Any, store: Any) -> None:
+        self._source, self._store = source, store
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._source, name)
 
     async def pending_outbox(self, limit: int) -> Any:
-        """As the store's, acknowledged first."""
-        rows = await self._store.pending_outbox(limit=limit)
+        """As the source's, acknowledged first."""
+        rows = await self._source.pending_outbox(limit=limit)
         for seq, _, _ in rows:
             await self._store.ack_outbox(seq)
         return rows
@@ -149,4 +149,6 @@ def across_of(mutant: Mutant) -> Callable[..., AsyncStoreRelay]:
     """The relay between databases that this mutant has broken."""
     if "acks-first" not in mutant.protocol:
         return AsyncStoreRelay
-    return lambda store, transport, **options: AsyncStoreRelay(_AcksAtReading(store), transport, **options)
+    return lambda store, transport, *, source, **options: AsyncStoreRelay(
+        store, transport, source=_AcksAtReading(source, store), **options
+    )

@@ -190,6 +190,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
         pages=60,
     ),
     "relay/patience": Shape(one=True),
+    "relay/turn": Shape(one=True),
     "relay/spawns": Shape(probes={"s": _SPAWNS, "e": _EXECUTIONS}),
     "relay/sweep": Shape(probes={"due:t": _by("timers_due"), "fired:t": _by(TID)}, pages=40),
     "relay/make": Shape(probes={"acked:s": _SPAWNS}, pages=80),
