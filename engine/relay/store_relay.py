@@ -34,7 +34,7 @@ from engine.relay.children import birth
 from engine.relay.driving import Steps, checked, drive, drive_async, told
 from engine.store.encoding import MAX_ROWS
 from engine.store.execution import Event, Execution, StoreConflict
-from engine.values import UnstorableValue
+from engine.values import TooLarge, UnstorableValue
 
 # Rows of one reading.
 BATCH = 100
@@ -122,8 +122,7 @@ def _handing_over(
     on_broadcast: Callable[[Event], object] | None,
 ) -> Steps[int]:
     targeted = [(target, event) for _, target, event in rows if target is not None]
-    if targeted:
-        yield lambda: transport.publish_many(targeted)
+    yield from _publishing(transport, targeted)
     checked((yield [partial(store.ack_outbox, seq) for seq, target, _ in rows if target is not None]))
     for seq, target, event in rows:
         if target is None:
@@ -131,6 +130,20 @@ def _handing_over(
                 yield partial(on_broadcast, event)
             yield partial(store.ack_outbox, seq)
     return len(rows)
+
+
+def _publishing(transport: Transport, items: Rows) -> Steps[None]:
+    """Publish all, in their order; what is too much at once in parts."""
+    if not items:
+        return
+    try:
+        yield partial(transport.publish_many, items)
+    except TooLarge:
+        if len(items) == 1:
+            raise
+        middle = len(items) // 2
+        yield from _publishing(transport, items[:middle])
+        yield from _publishing(transport, items[middle:])
 
 
 def spawning(
@@ -175,7 +188,7 @@ def _making(
     ]
     if not births:
         return []
-    yield lambda: transport.publish_many([(each.child.id, each.start) for each in births])
+    yield from _publishing(transport, [(each.child.id, each.start) for each in births])
     checked((yield [partial(store.ack_spawn, each.seq) for each in births]))
     return [each.seq for each in births]
 

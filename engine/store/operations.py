@@ -27,7 +27,6 @@ from engine.operation import Begin, Call, Operation, Row, call
 from engine.statements import Catalogue
 from engine.store.encoding import (
     MAX_BATCH,
-    MAX_BATCH_CHARS,
     ROWS,
     TRACE_MAX,
     Prepared,
@@ -40,6 +39,7 @@ from engine.store.encoding import (
     place_of,
     prepare,
     ring,
+    seq_of,
     statuses_of,
     step,
     steps_of,
@@ -54,7 +54,7 @@ from engine.store.execution import (
     Page,
     StoreConflict,
 )
-from engine.values import UnstorableValue
+from engine.values import MAX_SENT_BYTES, TooLarge, UnstorableValue
 
 # How often a transaction that the server undid is done again. Rule 4 says when that can be.
 ATTEMPTS = 10
@@ -136,7 +136,7 @@ class Operations:
 
     def ack_outbox(self, seq: int) -> Operation[None]:
         """The event was delivered. Acking it again changes nothing."""
-        yield call(self._sql["store/ack_outbox"], seq)
+        yield call(self._sql["store/ack_outbox"], seq_of(seq))
 
     def pending_spawns(self, limit: int = ROWS) -> Operation[list[tuple[int, str, str, str, Json]]]:
         """Children that are yet to be made, by seq: (seq, parent_id, child_id, root_path, context)."""
@@ -145,7 +145,7 @@ class Operations:
 
     def ack_spawn(self, seq: int) -> Operation[None]:
         """The child was made. Acking it again changes nothing."""
-        yield call(self._sql["store/ack_spawn"], seq)
+        yield call(self._sql["store/ack_spawn"], seq_of(seq))
 
     def due_timers(self, now: float, limit: int = ROWS) -> Operation[list[tuple[str, str, float]]]:
         """Timers due at `now`, oldest first: (execution_id, path, fire_at)."""
@@ -287,10 +287,10 @@ def check_batch(commits: Sequence[Commit]) -> None:
 
 
 def check_size(commits: Iterable[Prepared]) -> None:
-    """Raises ValueError for a batch that is too big to be sent."""
-    chars = sum(commit.chars for commit in commits)
-    if chars > MAX_BATCH_CHARS:
-        raise ValueError(f"a batch has {chars} characters of JSON; the limit is {MAX_BATCH_CHARS}")
+    """Raises TooLarge for a batch that is too big to be sent."""
+    size = sum(commit.bytes_sent for commit in commits)
+    if size > MAX_SENT_BYTES:
+        raise TooLarge(f"a batch is {size} bytes with its effects; the limit is {MAX_SENT_BYTES}")
 
 
 def refusal_of(execution_id: str, expected: int, found: int | None, processed: bool) -> StoreConflict:

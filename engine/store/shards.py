@@ -19,7 +19,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any, TypeVar
 
-from engine.store.encoding import cursor_of
+from engine.store.encoding import cursor_of, seq_of
 from engine.store.execution import Page
 
 MAX_SHARDS = 1024
@@ -56,7 +56,7 @@ def ticket(shard: int, seq: int) -> int:
 
 def addressed(seq: int, count: int) -> tuple[int, int]:
     """Shard and seq of a ticket. Raises ValueError for one of another set of shards."""
-    own, shard = divmod(seq, MAX_SHARDS)
+    own, shard = divmod(seq_of(seq), MAX_SHARDS)
     if shard >= count:
         raise ValueError(f"seq {seq} belongs to shard {shard}; there are {count}")
     return shard, own

@@ -36,6 +36,7 @@ from engine.store.encoding import (
     place_of,
     prepare,
     ring,
+    seq_of,
     statuses_of,
     step,
     steps_of,
@@ -224,7 +225,7 @@ class SqliteStore:
     def ack_outbox(self, seq: int) -> None:
         """As `PostgresStore.ack_outbox`."""
         with self._transaction():
-            self._connection.execute("DELETE FROM outbox WHERE seq = ?", (seq,))
+            self._connection.execute("DELETE FROM outbox WHERE seq = ?", (seq_of(seq),))
 
     def pending_spawns(self, limit: int = ROWS) -> list[tuple[int, str, str, str, dict[str, Json]]]:
         """As `PostgresStore.pending_spawns`."""
@@ -237,7 +238,7 @@ class SqliteStore:
     def ack_spawn(self, seq: int) -> None:
         """As `PostgresStore.ack_spawn`."""
         with self._transaction():
-            self._connection.execute("DELETE FROM spawns WHERE seq = ?", (seq,))
+            self._connection.execute("DELETE FROM spawns WHERE seq = ?", (seq_of(seq),))
 
     def due_timers(self, now: float, limit: int = ROWS) -> list[tuple[str, str, float]]:
         """As `PostgresStore.due_timers`."""
