@@ -13,7 +13,7 @@ import pytest
 from engine.relay import AsyncStoreRelay, StoreRelay
 from engine.store import AsyncPostgresStore, Emit, Event, Execution, PostgresStore, Spawn, TimerOp
 from engine.transport import AsyncPostgresTransport, PostgresTransport
-from engine.values import MAX_JSON_DEPTH
+from engine.values import MAX_JSON_DEPTH, TooLarge
 from tests.fixtures.courier import Courier
 from tests.fixtures.node import Notes
 
@@ -293,6 +293,22 @@ def test_a_batch_is_bounded(courier: Courier) -> None:
     courier.emit("x", "e1", "e2", "e3")
     with relaying(courier, batch=2) as relay:
         assert [relay.deliver(), relay.deliver(), relay.deliver()] == [2, 1, 0]
+
+
+def test_what_is_too_much_to_publish_at_once_is_published_in_parts_and_in_order(
+    courier: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.statements.MAX_SENT_BYTES", 1_000)
+    with relaying(courier) as relay:
+        commit(courier, Execution(id="e", definition_id="d"), emits=emits("e1"))
+        assert relay.deliver() == 1
+        courier.emit("x", *(f"e{n}" for n in range(2, 22)))
+        assert relay.deliver() == 20
+        courier.emit("x", "\U0001d11e" * 300)
+        with pytest.raises(TooLarge):
+            relay.deliver()
+    assert courier.delivered() == [f"e{n}" for n in range(1, 22)]
+    assert len(courier.outbox()) == 1
 
 
 def test_the_asynchronous_relay_does_the_same(courier: Courier) -> None:
