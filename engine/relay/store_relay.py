@@ -23,7 +23,7 @@ An observer is told `relay.deliver` and `relay.spawn` with the seqs of the rows 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -193,9 +193,8 @@ def _making(
     return [each.seq for each in births]
 
 
-class StoreRelay:
-    """A relay between a store and a transport that block. `on_broadcast` gets events without a target; without one
-    they are dropped. `source`: the part of the store whose outbox and spawns it relays; None: all of it."""
+class _Relaying:
+    """What is to be done, without the way of doing it."""
 
     def __init__(
         self,
@@ -212,55 +211,46 @@ class StoreRelay:
         self._on_broadcast = on_broadcast
         self._observer: Observer = LoggingObserver() if observer is None else observer
 
+    def _delivering(self) -> Steps[int]:
+        return delivering(
+            self._source, self._store, self._transport, self._batch, self._on_broadcast, self._observer
+        )
+
+    def _spawning(self) -> Steps[int]:
+        return spawning(self._source, self._store, self._transport, self._batch, self._observer)
+
+    def _sweeping(self, now: float) -> Steps[int]:
+        return firing.sweeping(self._store, self._batch, now, self._observer)
+
+
+class StoreRelay(_Relaying):
+    """A relay between a store and a transport that block. `on_broadcast` gets events without a target; without one
+    they are dropped. `source`: the part of the store whose outbox and spawns it relays; None: all of it."""
+
     def deliver(self) -> int:
         """Deliver one batch of the outbox. Returns how many rows."""
-        return drive(
-            delivering(
-                self._source, self._store, self._transport, self._batch, self._on_broadcast, self._observer
-            )
-        )
+        return drive(self._delivering())
 
     def spawn(self) -> int:
         """Make one batch of children. Returns how many spawns were done."""
-        return drive(spawning(self._source, self._store, self._transport, self._batch, self._observer))
+        return drive(self._spawning())
 
     def sweep(self, now: float) -> int:
         """Fire one batch of timers that are due at `now`, into the outbox. Returns how many."""
-        return drive(firing.sweeping(self._store, self._batch, now, self._observer))
+        return drive(self._sweeping(now))
 
 
-class AsyncStoreRelay:
-    """The asynchronous twin; `on_broadcast` is awaited."""
-
-    def __init__(
-        self,
-        store: Store,
-        transport: Transport,
-        *,
-        source: Source | None = None,
-        batch: int = BATCH,
-        on_broadcast: Callable[[Event], Awaitable[object]] | None = None,
-        observer: Observer | None = None,
-    ) -> None:
-        self._store, self._transport, self._batch = store, transport, batch
-        self._source: Source = store if source is None else source
-        self._on_broadcast = on_broadcast
-        self._observer: Observer = LoggingObserver() if observer is None else observer
+class AsyncStoreRelay(_Relaying):
+    """The asynchronous twin; what `on_broadcast` returns is awaited."""
 
     async def deliver(self) -> int:
         """As `StoreRelay.deliver`."""
-        return await drive_async(
-            delivering(
-                self._source, self._store, self._transport, self._batch, self._on_broadcast, self._observer
-            )
-        )
+        return await drive_async(self._delivering())
 
     async def spawn(self) -> int:
         """As `StoreRelay.spawn`."""
-        return await drive_async(
-            spawning(self._source, self._store, self._transport, self._batch, self._observer)
-        )
+        return await drive_async(self._spawning())
 
     async def sweep(self, now: float) -> int:
         """As `StoreRelay.sweep`."""
-        return await drive_async(firing.sweeping(self._store, self._batch, now, self._observer))
+        return await drive_async(self._sweeping(now))

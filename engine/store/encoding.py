@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from engine.store.execution import (
     Event,
     Execution,
     ExecutionSummary,
+    Page,
     Spawn,
     TimerOp,
 )
@@ -173,6 +174,12 @@ def summary_of(row: Iterable[Any]) -> ExecutionSummary:
     """A row of a page."""
     names = ("id", "definition_id", "version", "status", "outcome", "active_path", "parent_id")
     return ExecutionSummary(**dict(zip(names, row, strict=True)))
+
+
+def page_of_rows(rows: Sequence[Iterable[Any]], limit: int) -> Page:
+    """A page out of its rows and, where there is another page, one row more."""
+    items = tuple(summary_of(row) for row in rows[:limit])
+    return Page(items, cursor_of(items[-1].id) if len(rows) > limit else None)
 
 
 def steps_of(rows: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:

@@ -31,11 +31,11 @@ from engine.store.encoding import (
     TRACE_MAX,
     Prepared,
     bounded,
-    cursor_of,
     event_of,
     execution_of,
     instant,
     key,
+    page_of_rows,
     place_of,
     prepare,
     ring,
@@ -43,7 +43,6 @@ from engine.store.encoding import (
     statuses_of,
     step,
     steps_of,
-    summary_of,
 )
 from engine.store.execution import (
     Commit,
@@ -193,8 +192,7 @@ class Operations:
             rows = yield call(self._sql["store/page"], *arguments)
         else:
             rows = yield call(self._sql["store/page_of_status"], *arguments, statuses)
-        items = tuple(summary_of(row) for row in rows[:limit])
-        return Page(items, cursor_of(items[-1].id) if len(rows) > limit else None)
+        return page_of_rows(rows, limit)
 
     def _compare_and_set(self, commit: Prepared) -> Operation[StoreConflict | None]:
         rows = yield call(

@@ -9,7 +9,7 @@ Threads may share one: it has one connection, and a call waits for the one befor
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, Self, TypeVar
 
@@ -21,19 +21,17 @@ from engine.schema import migrate, migrate_within
 from engine.statements import Catalogue
 from engine.store import dbapi
 from engine.store.arrival import INTERVAL_S, RETRIES, await_server
+from engine.store.calls import Blocking
 from engine.store.encoding import ROWS, TRACE_MAX
 from engine.store.execution import (
     Commit,
     CommitOutcomeUnknown,
     ConflictUnexplained,
-    Emit,
     Event,
     Execution,
     Page,
     Refusal,
-    Spawn,
     StoreConflict,
-    TimerOp,
 )
 from engine.store.operations import QUESTIONS, Operations, sqlstate
 
@@ -62,7 +60,7 @@ class ConnectionLost(Exception):
         self.error = error
 
 
-class PostgresStore:
+class PostgresStore(Blocking):
     """The store on Postgres. The constructor creates the schema, whoever else does so at the same time.
 
     `connection`: not in autocommit mode, with no transaction open; it is the store's from now on. `trace_max`: steps
@@ -102,12 +100,6 @@ class PostgresStore:
         store._lock = threading.RLock()
         return store
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Hang up."""
         with self._lock:
@@ -125,33 +117,11 @@ class PostgresStore:
         """Whether the event's effect on the execution was committed."""
         return self._run(self._operations.is_processed(execution_id, event_id))
 
-    def save(self, execution: Execution) -> None:
-        """A commit without effects."""
-        self.commit(execution)
-
-    def commit(
-        self,
-        execution: Execution,
-        emits: Sequence[Emit | tuple[str | None, Event]] = (),
-        processed_event_id: str | None = None,
-        timers: Sequence[TimerOp] = (),
-        spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = (),
-        trace: Mapping[str, Json] | None = None,
-    ) -> None:
-        """One step with all its effects, or nothing. The execution's version is one more afterwards.
-
-        Raises, with the version as it was: StoreConflict where another is stored, EventAlreadyProcessed where the event
-        was, ConflictUnexplained where nobody could say which of the two, CommitOutcomeUnknown where the connection was
-        lost, UnstorableValue before anything is sent.
-        """
-        commit = Commit(
-            execution=execution, emits=emits, processed_event_id=processed_event_id,
-            timers=timers, spawns=spawns, trace=trace,
-        )  # fmt: skip
+    def _commit(self, commit: Commit) -> None:
         try:
             self._run_commit(self._operations.commit(commit))
         except ConnectionLost as lost:
-            raise CommitOutcomeUnknown(execution.id) from lost.error
+            raise CommitOutcomeUnknown(commit.execution.id) from lost.error
         except ConflictUnexplained as conflict:
             raise self._explained(conflict) from None
 

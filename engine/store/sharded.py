@@ -12,18 +12,23 @@ else, the other shards' commits are carried out before it is raised, and a versi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Self
 
+from msgspec.structs import astuple
+
 from engine.store.async_postgres import AsyncPostgresStore
+from engine.store.calls import Awaiting, Blocking
 from engine.store.contract import AsyncStore, Json, Outbox, Spawns, Store, Timers
 from engine.store.encoding import ROWS, bounded
-from engine.store.execution import Commit, Emit, Event, Execution, Page, Refusal, Spawn, TimerOp
+from engine.store.execution import Commit, Execution, Page, Refusal
 from engine.store.operations import check_batch
 from engine.store.postgres import PostgresStore
 from engine.store.shards import (
     addressed,
     check_count,
+    gathered,
     grouped,
     oldest,
     page_of,
@@ -33,7 +38,7 @@ from engine.store.shards import (
 )
 
 
-class ShardedStore:
+class ShardedStore(Blocking):
     """A store over several. It owns them, and closes them. Their number and order are for ever."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
@@ -44,21 +49,10 @@ class ShardedStore:
     def from_dsns(cls, dsns: Sequence[str], **options: Any) -> Self:
         """A `PostgresStore` for each DSN; `options` are those of its `from_dsn`."""
         check_count(len(dsns))
-        stores: list[PostgresStore] = []
-        try:
-            for dsn in dsns:
-                stores.append(PostgresStore.from_dsn(dsn, **options))  # noqa: PERF401  # to close what is open
-        except BaseException:
-            for store in stores:
-                store.close()
-            raise
+        with ExitStack() as opened:
+            stores = [opened.enter_context(PostgresStore.from_dsn(dsn, **options)) for dsn in dsns]
+            opened.pop_all()
         return cls(stores)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all."""
@@ -77,38 +71,20 @@ class ShardedStore:
         """As `PostgresStore.is_processed`."""
         return self._of(execution_id).is_processed(execution_id, event_id)
 
-    def save(self, execution: Execution) -> None:
-        """A commit without effects."""
-        self._of(execution.id).save(execution)
-
-    def commit(
-        self,
-        execution: Execution,
-        emits: Sequence[Emit | tuple[str | None, Event]] = (),
-        processed_event_id: str | None = None,
-        timers: Sequence[TimerOp] = (),
-        spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = (),
-        trace: Mapping[str, Json] | None = None,
-    ) -> None:
-        """As `PostgresStore.commit`."""
-        self._of(execution.id).commit(execution, emits, processed_event_id, timers, spawns, trace)
+    def _commit(self, commit: Commit) -> None:
+        self._of(commit.execution.id).commit(*astuple(commit))
 
     def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """As `PostgresStore.commit_many`, one transaction per shard."""
         check_batch(commits)
-        answers: list[Refusal | None] = [None] * len(commits)
-        failures: list[Exception] = []
-        for shard, places in self._groups(commits).items():
+        groups = self._groups(commits)
+        outcomes: list[Sequence[Refusal | None] | Exception] = []
+        for shard, places in groups.items():
             try:
-                group = self._stores[shard].commit_many([commits[place] for place in places])
+                outcomes.append(self._stores[shard].commit_many([commits[place] for place in places]))
             except Exception as error:  # noqa: BLE001  # whatever it is, the others have their turn first
-                failures.append(error)
-            else:
-                for place, answer in zip(places, group, strict=True):
-                    answers[place] = answer
-        if failures:
-            raise failures[0]
-        return answers
+                outcomes.append(error)
+        return gathered(groups.values(), outcomes)
 
     def pending_outbox(self, limit: int = ROWS) -> Outbox:
         """As `PostgresStore.pending_outbox`."""
@@ -186,7 +162,7 @@ class AsyncShard:
         return ticketed(self._place, await self._store.pending_spawns(limit))
 
 
-class AsyncShardedStore:
+class AsyncShardedStore(Awaiting):
     """The asynchronous twin of `ShardedStore`: what concerns all shards is asked of all at once."""
 
     def __init__(self, stores: Sequence[AsyncStore]) -> None:
@@ -198,21 +174,13 @@ class AsyncShardedStore:
     async def from_dsns(cls, dsns: Sequence[str], **options: Any) -> Self:
         """An `AsyncPostgresStore` for each DSN; `options` are those of its `from_dsn`."""
         check_count(len(dsns))
-        stores: list[AsyncPostgresStore] = []
-        try:
-            for dsn in dsns:
-                stores.append(await AsyncPostgresStore.from_dsn(dsn, **options))  # noqa: PERF401
-        except BaseException:
-            for store in stores:
-                await store.close()
-            raise
+        async with AsyncExitStack() as opened:
+            stores = [
+                await opened.enter_async_context(await AsyncPostgresStore.from_dsn(dsn, **options))
+                for dsn in dsns
+            ]
+            opened.pop_all()
         return cls(stores)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close all."""
@@ -231,21 +199,8 @@ class AsyncShardedStore:
         """As `PostgresStore.is_processed`."""
         return await self._of(execution_id).is_processed(execution_id, event_id)
 
-    async def save(self, execution: Execution) -> None:
-        """A commit without effects."""
-        await self._of(execution.id).save(execution)
-
-    async def commit(
-        self,
-        execution: Execution,
-        emits: Sequence[Emit | tuple[str | None, Event]] = (),
-        processed_event_id: str | None = None,
-        timers: Sequence[TimerOp] = (),
-        spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = (),
-        trace: Mapping[str, Json] | None = None,
-    ) -> None:
-        """As `PostgresStore.commit`."""
-        await self._of(execution.id).commit(execution, emits, processed_event_id, timers, spawns, trace)
+    async def _commit(self, commit: Commit) -> None:
+        await self._of(commit.execution.id).commit(*astuple(commit))
 
     async def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """As `ShardedStore.commit_many`."""
@@ -258,13 +213,7 @@ class AsyncShardedStore:
             ),
             return_exceptions=True,
         )
-        answers: list[Refusal | None] = [None] * len(commits)
-        for places, outcome in zip(groups.values(), outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            for place, answer in zip(places, outcome, strict=True):
-                answers[place] = answer
-        return answers
+        return gathered(groups.values(), outcomes)
 
     async def pending_outbox(self, limit: int = ROWS) -> Outbox:
         """As `PostgresStore.pending_outbox`."""

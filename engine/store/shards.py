@@ -49,6 +49,16 @@ def grouped(shards: Sequence[int]) -> dict[int, list[int]]:
     return places
 
 
+def gathered(groups: Iterable[Sequence[int]], outcomes: Iterable[Sequence[T] | BaseException]) -> list[T]:
+    """The answers of all shards, each at its place in the batch. Raises the first that is an exception."""
+    answers: dict[int, T] = {}
+    for places, outcome in zip(groups, outcomes, strict=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        answers.update(zip(places, outcome, strict=True))
+    return [answers[place] for place in sorted(answers)]
+
+
 def ticket(shard: int, seq: int) -> int:
     """The seq that the caller sees."""
     return seq * MAX_SHARDS + shard
