@@ -229,6 +229,12 @@ TRANSPORT_MUTANTS: Final = (
         protocol=frozenset(("sweeps-in-steps",)),
     ),
     Mutant(
+        name="acks-unordered",
+        summary="delivered rows are removed in the order of the plan",
+        caught_by=("no-deadlock",),
+        statements={"relay/ack": (Patch("    ORDER BY o.seq\n    FOR UPDATE\n", ""),)},
+    ),
+    Mutant(
         name="sweep-by-instant",
         summary="a sweep through the contract publishes, then deletes what is armed for the instant that it read",
         caught_by=("timer-rearm",),
