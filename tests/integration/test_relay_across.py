@@ -15,7 +15,7 @@ from engine.postgres import Server, fresh_database
 from engine.relay import AsyncRelayAcross
 from engine.relay.handover import Handover
 from engine.sessions import Sessions, configure_indexed
-from engine.store import AsyncShardedStore, Emit, Event, Execution, Spawn
+from engine.store import AsyncShardedStore, CommitOutcomeUnknown, Emit, Event, Execution, Spawn
 from engine.store.shards import shard_of
 from engine.transport.sharded import AsyncShardedTransport
 from tests.fixtures.node import Notes
@@ -152,5 +152,29 @@ def test_a_turn_ends_with_its_batch_whatever_becomes_of_it(dsns: list[str]) -> N
         bench.transport.publish_many = sound  # type: ignore[method-assign]
         assert await other.tick() == 2
         assert await one.tick() == 0
+
+    on(dsns, act)
+
+
+def test_a_loop_goes_on_where_it_is_not_known_whether_a_child_was_saved(
+    dsns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(bench: Bench) -> None:
+        await bench.emit("m", spawns=[Spawn("child", "r", {})])
+        save, stop = bench.store.save, asyncio.Event()
+
+        async def lost(execution: Execution) -> None:
+            await save(execution)
+            monkeypatch.setattr(bench.store, "save", save)
+            raise CommitOutcomeUnknown(execution.id)
+
+        monkeypatch.setattr(bench.store, "save", lost)
+        running = asyncio.create_task((await bench.relay()).run(stop))
+        while not bench.delivered("child"):
+            await asyncio.wait((running,), timeout=0.02)
+            assert not running.done(), running.exception()
+        stop.set()
+        await running
+        assert bench.notes.counts == {"tick_failed": 1}
 
     on(dsns, act)
