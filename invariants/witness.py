@@ -2,8 +2,10 @@
 
 The contract of values, per operation, as nodes and clients record them (`invoke` value → `ok` result):
 
-    claim        {"queue", "batch", "claim"}              → {"ids": [in pick order], "contended"}
-    step         {"id", "claim", "step", "attempt", "signals": [ids handed to it], "awaits": [names] or None}
+    claim        {"queue", "batch", "claim"}              → {"ids": [in pick order], "contended",
+                                                             "keys": [[id, concurrency key] of those that have one]}
+    step         {"id", "claim", "turn", "key": concurrency key or None, "step", "attempt",
+                  "signals": [ids handed to it], "awaits": [names] or None}
                                                           → {"kind"}
     flush        {"outcomes": [[id, claim, kind], …],     → {"xid", "committed": [[id, claim] or id, …]}
                   "turns": [of each, where it is told]}
@@ -16,10 +18,11 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     signal       {"target": id or None, "key": text or None, "name", "dedup"}
                                                           → {"outcome": "delivered" | "duplicate" | "no_target",
                                                              "target": id or None, "signal": id or None}
-    admit        {"claim", "ids": [in pick order]}        → {"admitted": [[id, shard or None], …], "denied": [ids],
-                                                             "contended"}
+    admit        {"claim", "ids": [in pick order],        → {"admitted": [[id, shard or None], …], "denied": [ids],
+                  "rates": [[id, rate limit, weight], …]}    "contended"}
     credit       {"slots": [[key, shard], …]}             → {…, "contended"}
-    reconcile, sweep_buckets, sync_config                 → {…}
+    reconcile, sweep_buckets                              → {…}
+    sync_config  {"limits": [["conc", name, None, capacity, shards] or ["rate", name, rate, burst, shards], …]} → {…}
     expire       {"limit"}                                → {"ids", "xid"}
     gc           {"limit", "retention_ms"}                → {"ids"}
     count        {"event", "amount"} alone, no invoke; `poke_dropped` says that a notification was held back
@@ -28,7 +31,8 @@ The contract of values, per operation, as nodes and clients record them (`invoke
 
     store.load         {"execution": id}                  → {"version": v or None}
     store.commit       {"execution", "expected": old, "event": event id or None, "emits": n, "timers": n, "spawns": n,
-                        "trace": bool}                    → {"version": old + 1}
+                        "trace": bool, "to": [[target, event id] of each emit that has a target]}
+                                                          → {"version": old + 1}
                        a `fail` has {"error": "StoreConflict" or "EventAlreadyProcessed", "found": v or None} and may
                        say {"version": the object's, "clean": no transaction was left open}; `info` is what
                        CommitOutcomeUnknown says. `"ends": true` beside it: the execution comes to an end by itself, as

@@ -42,7 +42,7 @@ from engine.store import (
     UnstorableValue,
 )
 from engine.store.encoding import key
-from engine.store.execution import Refusal
+from engine.store.execution import Refusal, addressed
 from engine.transport import Message
 
 # Groups of one claim.
@@ -313,4 +313,5 @@ def _told(commit: Commit) -> dict[str, object]:
         "timers": len(commit.timers),
         "spawns": len(commit.spawns),
         "trace": commit.trace is not None,
+        "to": addressed(commit.emits),
     }

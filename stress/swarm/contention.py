@@ -19,6 +19,7 @@ from engine.store import (
     TimerOp,
     UnstorableValue,
 )
+from engine.store.execution import addressed
 from stress.scenarios.store_scenario import Bump, Start
 
 # How often a writer that lost a race tries again.
@@ -54,6 +55,7 @@ def described(commit: Commit) -> dict[str, Any]:
         "timers": len(commit.timers),
         "spawns": len(commit.spawns),
         "trace": commit.trace is not None,
+        "to": addressed(commit.emits),
     }
 
 
