@@ -59,8 +59,9 @@ not: the error may have overtaken the answer to a commit. Such a `fail` is read 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -78,6 +79,8 @@ CRASHES = ("crash", "failover")
 # The server's last word to a session that it ends.
 ENDED_SESSION = ("25P03", "57P01", "57P02")
 MASK = 0xFFFFFFFF
+
+T = TypeVar("T")
 
 
 class Insert(msgspec.Struct, frozen=True):
@@ -128,16 +131,18 @@ class Witness:
         self.unknown_inserts: list[Insert] = []
         self.broken_inserts: list[Operation] = []
         self.names_claims = False
-        # The store's and the transport's operations by name; commits by the version that they were to make.
+        # Operations by name; commits by the version that they were to make.
         self.named: dict[str, list[Operation]] = {}
         self.commits: dict[tuple[str, int], list[Operation]] = {}
         self.tokens: dict[str, Operation] = {}
+        self._derived: dict[Callable[[Witness], Any], Any] = {}
         self._last: tuple[int, Ender | None] = (-1, None)
         for operation in operations:
             self._index(operation)
 
     def _index(self, o: Operation) -> None:
         self.last_seen[o.process] = o.start_ns
+        self.named.setdefault(o.f, []).append(o)
         if "." in o.f:
             self._index_stored(o)
         elif o.f in ENDERS:
@@ -179,7 +184,6 @@ class Witness:
                         self.inserts[row] = Insert(o, job, row)
 
     def _index_stored(self, o: Operation) -> None:
-        self.named.setdefault(o.f, []).append(o)
         if o.f == "store.commit":
             self.commits.setdefault((o.value["execution"], o.value["expected"] + 1), []).append(o)
         elif o.f == "transport.claim":
@@ -194,6 +198,40 @@ class Witness:
             # A claim has several steps where it is continued in line; an inbox only grows under one.
             key = (o.value["id"], o.value["claim"])
             self.handed[key] = self.handed.get(key, frozenset()) | frozenset(signals)
+
+    def derived(self, make: Callable[[Witness], T]) -> T:
+        """What that makes of the whole history; made once, for all rules that look at it."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        found: T = self._derived[make]
+        return found
+
+    @cached_property
+    def machines(self) -> frozenset[str]:
+        """Those whose monotonic clocks the history was timed by."""
+        return frozenset(o.machine for o in self.operations)
+
+    @cached_property
+    def losses(self) -> tuple[Operation, ...]:
+        """Failovers that may have undone what had been acknowledged."""
+        return tuple(o for o in self.crashes if may_lose(o))
+
+    @cached_property
+    def before_losses(self) -> Witness:
+        """The history up to the first of them: what had not ended by then has an unknown outcome. Itself where there is
+        none."""
+        if not self.losses:
+            return self
+        until = min(loss.start_ns for loss in self.losses)
+        return Witness(
+            [
+                o
+                if o.end_ns is not None and o.end_ns < until
+                else msgspec.structs.replace(o, type="info", result=None, end_ns=None)
+                for o in self.operations
+                if o.start_ns < until
+            ]
+        )
 
     def over_ns(self, o: Operation) -> int | None:
         """When an operation is over on the server too, None where nobody can say. One of unknown outcome may still be
@@ -262,6 +300,11 @@ class Witness:
             if (insert := self.inserts.get(row)) is not None:
                 return f"{insert.operation.process} {insert.operation.f}"
         return None
+
+
+def may_lose(fault: Operation) -> bool:
+    """Whether a fault may undo what was acknowledged: a failover to a standby that commits did not wait for."""
+    return fault.value["fault"] in CRASHES and fault.value.get("synchronous") is False
 
 
 def is_unknown(o: Operation) -> bool:
