@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from invariants.acknowledged import ToldIsDone
+from invariants.owners import DoneIsOwned
 from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES
 from invariants.rules import Rule, Watcher
 from invariants.seen.rules import SEEN_OF_PICKER, SEEN_OF_STORE, SEEN_OF_TRANSPORT
@@ -30,6 +32,8 @@ class Area(msgspec.Struct, frozen=True):
     def expects(self, rule: str, exercises: Collection[str] | None) -> bool:
         """Whether a run of this area that declares these must have something subject to that rule; one that declares
         nothing must have it for every rule."""
+        if any(each.name == rule for each in RECONCILING):
+            return True
         mine = any(each.name == rule for each in self.rules)
         return mine and (exercises is None or rule in exercises or rule in self.always)
 
@@ -41,8 +45,12 @@ AREAS: Final[dict[str, Area]] = {
 }
 # Rules that need no columns of the picker's table.
 STORED_RULES: Final[tuple[type[Watcher], ...]] = (*STORE_RULES, *TRANSPORT_RULES)
+# The clients' view against the database's, in every area.
+RECONCILING: Final[tuple[type[Watcher], ...]] = (ToldIsDone, DoneIsOwned)
 SEEN_RULES: Final[tuple[type[Watcher], ...]] = tuple(rule for area in AREAS.values() for rule in area.seen)
+WATCHERS: Final[tuple[type[Watcher], ...]] = (*STORED_RULES, *SEEN_RULES, *RECONCILING)
 RULES: Final[tuple[type[Rule], ...]] = (
     *(rule for area in AREAS.values() for rule in area.rules),
     *SEEN_RULES,
+    *RECONCILING,
 )

@@ -37,6 +37,7 @@ The contract of values, per operation, as nodes and clients record them (`invoke
                        say {"version": the object's, "clean": no transaction was left open}; `info` is what
                        CommitOutcomeUnknown says. `"ends": true` beside it: the execution comes to an end by itself, as
                        soon as those that `"needs": [ids]` names are there
+    store.trace        {"execution": id}                  → {}: a step of the trace beside any commit
     store.list         {"filters": {…}}                   → {"ids": [of one complete paging]}
     relay.deliver      {"seqs": [oldest first]}           → {}, or {} → {"seqs"}; relay.broadcast the same
     relay.spawn        {}                                 → {"seqs"}
@@ -366,6 +367,12 @@ def _ender(o: Operation) -> Ender:
         (entry[0], entry[1]): turn for entry, turn in zip(entries, o.value.get("turns", ()), strict=False)
     }
     return Ender(o, asked, frozenset(committed(o)), turns)
+
+
+def signature_of(job: dict[str, Any]) -> tuple[str | None, ...]:
+    """What an insert of unknown outcome and the row that it made have in common."""
+    names = ("fsm", "queue", "priority", "concurrency_key", "correlation_key")
+    return tuple(None if job[name] is None else str(job[name]) for name in names)
 
 
 def lone(operations: Sequence[Operation]) -> Iterator[tuple[Operation, bool]]:
