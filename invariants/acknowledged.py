@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from invariants.changes import (
@@ -24,7 +25,6 @@ from invariants.changes import (
     SIGNALS,
     STAYED,
     Changes,
-    Columns,
 )
 from invariants.commits import about
 from invariants.deliveries import delivered
@@ -33,7 +33,7 @@ from invariants.ledger.pgoutput import Row, Transaction
 from invariants.rules import Rest, Watcher, text
 from invariants.stored import FORKED, LEASED, QUEUED, SAVED, SENT
 from invariants.transport import acks_of
-from invariants.witness import MASK, Witness, committed
+from invariants.witness import MASK, committed
 
 # A change that an answer asks for: what happened, and to what.
 Fact: TypeAlias = tuple[Any, ...]
@@ -51,19 +51,19 @@ class ToldIsDone(Watcher):
     )  # fmt: skip
     needs_history = True
 
-    def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
-        super().__init__(columns, witness)
-        # What is still to be seen, and who was told of it, each as often as it was told.
-        self._asked: dict[Fact, list[Operation]] = {}
-        since = -1
+    @cached_property
+    def _asked(self) -> dict[Fact, list[Operation]]:
+        """What is still to be seen, and who was told of it, each as often as it was told."""
+        asked: dict[Fact, list[Operation]] = {}
+        witness, since = self.witness, -1
         if witness is not None and witness.losses:
             since = max(2**63 if loss.end_ns is None else loss.end_ns for loss in witness.losses)
         for o in () if witness is None else witness.operations:
-            if o.type != "ok" or o.start_ns <= since:
-                continue
-            for fact in _facts(o):
-                self.checked += 1
-                self._asked.setdefault(fact, []).append(o)
+            if o.type == "ok" and o.start_ns > since:
+                for fact in _facts(o):
+                    self.checked += 1
+                    asked.setdefault(fact, []).append(o)
+        return asked
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         for fact in _seen(transaction, changes):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Final
 
 from invariants.acknowledged import claim_of
@@ -65,14 +66,18 @@ class DoneIsOwned(Watcher):
 
     def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
         super().__init__(columns, witness)
-        self._owners = None if witness is None else Owners(witness)
         # Changes of counters that nothing was under way for, by how much time it missed them.
         self._uncounted: list[tuple[float, int, Bucket]] = []
 
+    @cached_property
+    def _owners(self) -> Owners:
+        assert self.witness is not None
+        return Owners(self.witness)
+
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
-        owners = self._owners
-        if owners is None:
+        if self.witness is None:
             return
+        owners = self._owners
         ridden = {t.id for group in (changes.ended, changes.stayed, changes.gone) for t in group}
         for t, problem in _of_jobs(owners, transaction, changes, ridden):
             self.checked += 1
