@@ -28,6 +28,7 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     count        {"event", "amount"} alone, no invoke; `poke_dropped` says that a notification was held back
     fault        {"fault", "target", "pid", …}            → ok when healed, {"did": {what: how often}}
     phase        {"phase": "load" | "drain" | "rest"}
+    harness      {"what": a statement}                    → {"xid"}: the harness itself did something to the tables
 
     store.load         {"execution": id}                  → {"version": v or None}
     store.commit       {"execution", "expected": old, "event": event id or None, "emits": n, "timers": n, "spawns": n,

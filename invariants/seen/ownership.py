@@ -135,11 +135,11 @@ class SeenExecuted(Seer):
 
 
 def _steps(operations: Iterable[Operation]) -> tuple[dict[tuple[int, str, str], Operation], set[str]]:
-    """The first step of each row and claim that returned that kind, and the processes that say what steps they run."""
+    """The first step of each row and claim that returned that kind, and the processes that say what theirs return."""
     steps: dict[tuple[int, str, str], Operation] = {}
     nodes: set[str] = set()
     for o in operations:
-        nodes.add(o.process)
-        if o.type == "ok":
+        if o.type == "ok" and "kind" in o.result:
+            nodes.add(o.process)
             steps.setdefault((o.value["id"], o.value["claim"], o.result["kind"]), o)
     return steps, nodes
