@@ -159,7 +159,9 @@ def _seen(transaction: Transaction, changes: Changes) -> Iterator[Fact]:
     for t in changes.stayed:
         claim = claim_of(changes, t.old)
         yield "ended", t.id, claim, xid
-        yield "stamped", t.id, claim
+        # A delivery writes its target also where it changes nothing.
+        if t.old != t.new or not changes.signals:
+            yield "stamped", t.id, claim
     for t in changes.ended:
         yield "ended", t.id, claim_of(changes, t.old), xid
     for t in changes.moved:

@@ -240,16 +240,20 @@ class Owners:
         operation = self.witness.claims.get(claim)
         return operation is not None and (operation.type != "ok" or row in operation.result["ids"])
 
-    def ended(self, xid: int, row: int, claim: str) -> bool:
-        """Whether somebody ended that claim, or may have; in which way is for `single-owner` to say."""
+    def flushed(self, xid: int, row: int, claim: str) -> bool:
+        """Whether somebody ended that claim or went on under it, or may have."""
         ender = self.witness.enders.get(xid)
         if ender is not None:
             return (row, claim) in committed(ender)
-        return (
-            (row, claim) in self.witness.unknown_flushes
-            or (row, claim) in self.witness.unknown_releases
-            or bool(self.witness.unknown_reaps)
-        )
+        return (row, claim) in self.witness.unknown_flushes
+
+    def ended(self, xid: int, t: Transition, claim: str) -> bool:
+        """Whether somebody ended that claim, or may have; in which way exactly is for `single-owner` to say."""
+        if xid in self.witness.enders or (t.id, claim) in self.witness.unknown_flushes:
+            return self.flushed(xid, t.id, claim)
+        if t.shape not in ("reap", "release"):
+            return False
+        return (t.id, claim) in self.witness.unknown_releases or bool(self.witness.unknown_reaps)
 
 
 def _union(spans: Iterable[tuple[int, int | None]]) -> list[tuple[int, int]]:
@@ -268,6 +272,7 @@ def _of_jobs(
 ) -> Iterator[tuple[Transition, str | None]]:
     """Each change of a job but mere ends of turns, and what is wrong with it; None where it has an owner."""
     c, xid = changes.columns, transaction.xid
+    delivered_to = {signal.target for signal in changes.signals if signal.born}
     for t in changes.born:
         assert c is not None
         assert t.new is not None
@@ -284,11 +289,16 @@ def _of_jobs(
         yield t, None if (t.id, claim) in owners.renewed else f"had its lease under {claim} renewed by nobody"
     for t in changes.stayed:
         claim = claim_of(changes, t.old)
-        owned = (t.id, claim) in owners.admitted or owners.ended(xid, t.id, claim)
+        # A delivery writes its target also where it changes nothing.
+        owned = (
+            (t.old == t.new and t.id in delivered_to)
+            or (t.id, claim) in owners.admitted
+            or owners.flushed(xid, t.id, claim)
+        )
         yield t, None if owned else f"was changed under claim {claim} by nobody"
     for t in changes.ended:
         claim = claim_of(changes, t.old)
-        yield t, None if owners.ended(xid, t.id, claim) else f"had its claim {claim} ended by nobody"
+        yield t, None if owners.ended(xid, t, claim) else f"had its claim {claim} ended by nobody"
     for t in changes.moved:
         yield t, None if _moves(owners, t, changes, xid, ridden) else f"was {_moved(t)} by nobody"
     for t in changes.gone:

@@ -48,7 +48,8 @@ class Holds:
         if o.f == "step":
             turn = o.value.get("turn")
             if turn is not None:
-                self._keys[o.value["id"], o.value["claim"], turn] = o.value["key"]
+                # Of the first turn the claim's own answer says it.
+                self._keys.setdefault((o.value["id"], o.value["claim"], turn), o.value["key"])
         elif o.f == "flush":
             self._index_flush(o)
         elif o.type != "ok" or o.end_ns is None:
