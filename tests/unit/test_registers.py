@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, combinations, permutations
+from typing import Literal
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ TIMES = st.integers(0, 12)
 @st.composite
 def acts(draw: st.DrawFn) -> Act:
     """One act, of a few versions and moments, so that many of them meet."""
-    kind = draw(st.sampled_from(("write", "read")))
+    kind: Literal["write", "read"] = draw(st.sampled_from(("write", "read")))
     start = draw(TIMES)
     end = draw(st.one_of(st.none(), st.integers(start, 13)))
     return Act(kind, draw(st.integers(1 if kind == "write" else 0, 3)), start, end)
