@@ -32,7 +32,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """`verdict.json`. Times in milliseconds, rates per second. `reason` says why a verdict is `unknown`.
     `exercised`: what the load put the engine through, as {name: {"count", "finding"}}; what did not happen is
     `not_exercised` (`invariants/exercise.py`). `faults`: each as it happened, with what it did; `effects`: what the
-    engine and the clients made of them all (`stress/effects.py`). `postgres`: {"version", "source", "settings"} of the
+    engine and the clients made of them all (`stress/effects.py`). `order`: by queue, how long jobs waited and how
+    often one overtook another (`invariants/history/order.py`). `postgres`: {"version", "source", "settings"} of the
     server; of several, those of the first, and under `others` a list of the same for the others, in the order of their
     shards."""
 
@@ -52,6 +53,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     exercised: dict[str, dict[str, int | str]] = msgspec.field(default_factory=dict)
     throughput: dict[str, float]
     latency_ms: dict[str, dict[str, float]]
+    order: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     ledger: dict[str, int]
     reproduce: str
 

@@ -15,6 +15,7 @@ from invariants.folder import judge_folder, ledger_folder
 from invariants.history import merge_folder
 from invariants.history.export import latencies_ms, throughput, write_depths, write_parquet
 from invariants.history.operations import Operation
+from invariants.history.order import waits
 from invariants.verdict import EXIT_CODES, Report, exercises
 from results.runs import Verdict, write_json
 from stress.config import RunConfig
@@ -118,6 +119,7 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
         exercised=exercises(report.exercised),
         throughput=_throughput(operations, report, run),
         latency_ms=latencies_ms(operations),
+        order=waits(operations),
         ledger={"transactions": report.transactions, "changes": report.changes},
         reproduce=run.config.command(),
     )
