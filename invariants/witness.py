@@ -34,10 +34,11 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     store.commit       {"execution", "expected": old, "event": event id or None, "emits": n, "timers": n, "spawns": n,
                         "trace": bool, "to": [[target, event id] of each emit that has a target]}
                                                           → {"version": old + 1}
-                       a `fail` has {"error": "StoreConflict" or "EventAlreadyProcessed", "found": v or None} and may
-                       say {"version": the object's, "clean": no transaction was left open}; `info` is what
-                       CommitOutcomeUnknown says. `"ends": true` beside it: the execution comes to an end by itself, as
-                       soon as those that `"needs": [ids]` names are there
+                       a `fail` has {"error": "StoreConflict" or "EventAlreadyProcessed", "found": v or None}, or
+                       {"error": "ConflictUnexplained", "found": None} where that was lost, and may say {"version": the
+                       object's, "clean": no transaction was left open}; `info` is what CommitOutcomeUnknown says.
+                       `"ends": true` beside it: the execution comes to an end by itself, as soon as those that
+                       `"needs": [ids]` names are there
     store.trace        {"execution": id}                  → {}: a step of the trace beside any commit
     store.list         {"filters": {…}}                   → {"ids": [of one complete paging]}
     relay.deliver      {"seqs": [oldest first]}           → {}, or {} → {"seqs"}; relay.broadcast the same

@@ -19,7 +19,6 @@ from engine.store import (
     TimerOp,
     UnstorableValue,
 )
-from engine.store.execution import addressed
 from stress.scenarios.store_scenario import Bump, Start
 
 # How often a writer that lost a race tries again.
@@ -43,20 +42,6 @@ def bumped(act: Bump, charts: Sequence[Chart], target: str, loaded: Execution | 
         ],
         trace={"bump": loaded.version + 1} if act.traced else None,
     )
-
-
-def described(commit: Commit) -> dict[str, Any]:
-    """What the history records of a commit that is about to be sent."""
-    return {
-        "execution": commit.execution.id,
-        "expected": commit.execution.version,
-        "event": commit.processed_event_id,
-        "emits": len(commit.emits),
-        "timers": len(commit.timers),
-        "spawns": len(commit.spawns),
-        "trace": commit.trace is not None,
-        "to": addressed(commit.emits),
-    }
 
 
 def promises(act: Start) -> dict[str, dict[str, Any]]:
