@@ -6,8 +6,13 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
 from results.plans.comparing import Comparison, Difference, Row
 from results.plans.tree import Node
+from results.plans.verdict import Verdict
 
 # Differences of one kind that are shown of one statement, and statements' trees in one page.
 MOST: Final = 400
@@ -89,6 +94,24 @@ def html(comparison: Comparison) -> str:
         f"<p>{comparison.statements} statements; {escape(_counted(comparison.differences))}.</p></html>"
     )
     return "\n".join(parts)
+
+
+def invariants(verdict: Verdict) -> Table:
+    """Each invariant of plans, what became of it, and the reason where it is unknown."""
+    styles = {"held": "green", "violated": "bold red", "unknown": "yellow", "not_exercised": "dim"}
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("invariant", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("checked", justify="right")
+    table.add_column("violations", justify="right")
+    for each in verdict.invariants:
+        table.add_row(
+            each.invariant,
+            Text(each.verdict.replace("_", " "), styles[each.verdict]),
+            f"{each.checked:,}",
+            f"{each.violated:,}" if each.violated else "",
+        )
+    return table
 
 
 def tree_text(node: Node, depth: int = 0) -> Iterable[str]:

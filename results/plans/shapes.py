@@ -1,7 +1,9 @@
 """The shapes that must hold on every version (plans.md, "Shapes that must hold"): data for each statement, pure checks.
 
 Rules, each by the name that a violation carries. A unit is one row of the batch; a statement about one row has a
-unit of one. What was never executed breaks no rule.
+unit of one. What was never executed breaks no rule. Of a plan that a session kept from when there was next to nothing
+(`kept`) only what it reads of tables counts, which is what grows: `seq-scan`, `pages`, and `rows` of scans. Between two
+indexes that both find the row such a plan throws a coin, and what a batch is joined to in memory is a batch.
 
     index           the named scan rides one of its indexes; a table no larger than the small profile may be read whole
     seq-scan        no other Seq Scan of a table that is larger than that
@@ -103,7 +105,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "picker/flush_lock": Shape(probes={"named:g": _PK, "locked:g": _PK}),
     "picker/flush_children": Shape(pages=40),
     "picker/flush_drop": Shape(probes={"s": _by("signals_target")}, pages=30),
-    "picker/flush_consume": Shape(probes={"s": _by("signals_pkey")}),
+    "picker/flush_consume": Shape(probes={"consumed:s": _by("signals_pkey"), "s": _by(TID)}),
     "picker/flush_join": Shape(probes={"g": _PK}),
     "picker/flush_recheck": Shape(
         probes={
@@ -146,7 +148,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     ),
     # Reads the buckets whole; it is the only one, and runs every minute or so.
     "limiter/sweep_buckets": Shape(rows=120, loops=4, sort=120, pages=40),
-    "client/counts": Shape(probes={"newest:g": _PK}, rows=10, pages=40),
+    "client/counts": Shape(probes={"newest:g": _PK}, rows=10, sort=10, pages=40),
     "client/inspect": Shape(probes={"g": _PK}),
     "client/outcome": Shape(one=True, probes={"g": _PK}),
     "client/page": Shape(probes={"looked_at:g": _PK}, rows=4, pages=30),
@@ -157,7 +159,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "store/lock": Shape(probes={"e": _EXECUTIONS}),
     "store/commit": Shape(
         probes={
-            "found:e": _EXECUTIONS,
+            "found:x": _EXECUTIONS,
             "found:p": _EVENTS,
             "updated:e": _EXECUTIONS,
             "stepped:t": _TRACE,
@@ -206,6 +208,12 @@ SHAPES: Final[Mapping[str, Shape]] = {
 }
 # Seq Scans that a limit ends: cases, by their label.
 BOUNDED: Final = frozenset(("transport/depth@all",))
+# Statements whose kept plan may read more, and why.
+KEPT: Final[Mapping[str, str]] = {
+    "maintenance/gc_select": "13 sorts all that is terminal by (updated_at, id), where later versions sort within an"
+    " instant; an analyze of the table ends it, and the sweep is one in minutes",
+    "picker/reap": "13 sorts all leases that have run out, where later versions sort within an instant",
+}
 
 
 def check(capture: Capture, shapes: Mapping[str, Shape] = SHAPES) -> list[Violation]:
@@ -229,6 +237,8 @@ def check_statement(
         return [Violation(captured.label, "both", "failed", "", captured.error)]
     found: list[Violation] = []
     for mode, explained in captured.plans.items():
+        if mode == "kept" and captured.statement in KEPT:
+            continue
         judged = _Judged(captured.label, mode, tables, 1 if shape.one else batch, shape)
         found += judged.whole(explained.plan)
         for inner in explained.inner:
@@ -260,8 +270,9 @@ class _Judged:
 
     def whole(self, root: Node) -> Iterator[Violation]:
         yield from self.nodes(root, "")
-        yield from self._probes(root)
-        yield from self._locks(root, (), in_cte=False)
+        if self._mode != "kept":
+            yield from self._probes(root)
+            yield from self._locks(root, (), in_cte=False)
         most = self._shape.pages * self._unit + SLACK
         if root.buffers > most:
             yield self._broken("pages", "", f"{root.buffers:,} buffers, not at most {most:,.0f}")
@@ -273,6 +284,8 @@ class _Judged:
             if node.kind == "Seq Scan" and not self._small(node) and self._label not in BOUNDED:
                 rows = self._tables[node.relation].rows if node.relation in self._tables else 0
                 yield self._broken("seq-scan", where, f"reads {node.relation} whole, {rows:,} rows")
+            if self._mode == "kept" and not (node.kind in SCANS and node.relation):
+                continue
             if not self._reads_small_table(node):
                 if node.handled > shape.rows * unit + SLACK:
                     yield self._broken(
