@@ -11,8 +11,8 @@ from typing import Final
 
 PLAN_INVARIANTS: Final[Mapping[str, str]] = {
     "plan-index": "each statement uses its own index, and none reads a large table whole",
-    "plan-o-batch": "rows and buffers touched grow with the batch, not with the table, the backlog, the executing set or"
-    " the terminal rows",
+    "plan-o-batch": "rows and buffers touched grow with the batch, not with the table, the backlog, the executing set"
+    " or the terminal rows",
     "plan-generic": "the generic plan is as good as the custom one",
     "plan-stable": "a plan has the same shape from one major version to the next, or the difference is explained",
 }

@@ -99,7 +99,8 @@ COORDINATION_MUTANTS: Final = (
                     "        SELECT u.id, u.claim, u.slot\n"
                     "        FROM unnest($1::bigint[], $2::text[], $3::boolean[]) AS u (id, claim, slot)\n",
                     "        SELECT u.id, u.claim, u.slot, u.key\n"
-                    "        FROM unnest($1::bigint[], $2::text[], $3::boolean[], $4::text[]) AS u (id, claim, slot, key)\n",
+                    "        FROM unnest($1::bigint[], $2::text[], $3::boolean[], $4::text[])"
+                    " AS u (id, claim, slot, key)\n",
                 ),
                 Patch("WHERE g.id = c.id AND g.locked_by = c.claim AND", "WHERE g.id = c.id AND"),
                 Patch(

@@ -162,9 +162,9 @@ PLAN_MUTANTS: Final = (
                     "DELETE FROM gen_durable AS g\n"
                     "WHERE g.id IN (\n"
                     "    SELECT h.id FROM gen_durable AS h\n"
-                    "    WHERE h.status IN ('done', 'failed') AND h.parent_id IS NULL AND h.id = ANY ($1::bigint[])\n"
+                    "    WHERE h.status IN ('done', 'failed') AND h.parent_id IS NULL\n"
                     "    ORDER BY h.updated_at\n"
-                    "    LIMIT 100000\n"
+                    "    LIMIT cardinality($1::bigint[])\n"
                     "    FOR UPDATE SKIP LOCKED\n"
                     ")\n",
                 ),

@@ -40,9 +40,7 @@ def captured(
 ) -> Judged:
     """Capture the engine's statements into a folder, with their growth."""
     catalogue = Catalogue.load()
-    capture = capture_into(
-        server, catalogue, profile, out, fresh=fresh, repetitions=repetitions, tick=tick
-    )
+    capture = capture_into(server, catalogue, profile, out, fresh=fresh, repetitions=repetitions, tick=tick)
     points = [capture]
     for size in sizes(profile) if growth else ():
         place = out / "growth" / size.name
@@ -55,7 +53,7 @@ def captured(
         for each in fits
         if each.broken and each.label not in BY_DESIGN and each.label.partition("@")[0] not in BY_DESIGN
     ]
-    return Judged(capture, growth=slow, fits=len(fits), missing=arguments.missing(catalogue))
+    return Judged(capture, excess=slow, fits=len(fits), missing=arguments.missing(catalogue))
 
 
 def capture_into(

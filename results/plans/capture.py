@@ -1,9 +1,9 @@
 """Explain every statement of the catalogue on a seeded database; the thin edge of the room.
 
-A statement is prepared with the types of its casts and executed with real arguments, in a transaction that is rolled
-back, first with a custom plan and then with the generic one, in a session with the engine's settings. Each is run once to warm up and then `repetitions` times;
-the run with the median of buffers is kept. What a rolled-back run leaves behind is vacuumed before the next statement,
-for dead rows and pages that are no longer all visible would be counted for it.
+A statement is prepared with the types of its casts and executed with real arguments, in a session with the engine's
+settings and a transaction that is rolled back, first with a custom plan and then with the generic one. Each is run once
+to warm up and then `repetitions` times; the run with the median of buffers is kept. What a rolled-back run leaves is
+vacuumed before the next statement, for dead rows and pages that are no longer all visible would be counted for it.
 
 Functions in PL/pgSQL hide their statements from EXPLAIN. Where the server has auto_explain and lets this role load it,
 they are captured through it (`log_nested_statements`), one plan for each text: the costliest run. Where it does not,
@@ -30,7 +30,7 @@ from results.plans.arguments import CASES, Case
 from results.plans.folder import MODES, Captured, Environment, Explained, Index, Inner, Mode, Table
 from results.plans.profiles import Profile
 from results.plans.sample import Sample
-from results.plans.tree import CHANGES, Node, Plan, parse, shape, walk
+from results.plans.tree import CHANGES, Node, Plan, anonymous, parse, shape, walk
 
 STATEMENT_TIMEOUT_MS: Final = 120_000
 # Inner statements of one call that are read: a runaway loop must not fill the memory.
@@ -96,6 +96,15 @@ def fill(dsn: str, profile: Profile, *, analysed: bool = True) -> None:
         profiles.fill(connection, profile)
         if analysed:
             connection.execute("VACUUM (ANALYZE)")
+
+
+def empty(dsn: str) -> None:
+    """Delete all rows. Statistics, plans and pages stay as they are."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for (table,) in connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'pgreferee_migrations'"
+        ).fetchall():
+            connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
 
 
 def prepare(dsn: str, profile: Profile) -> None:
@@ -230,9 +239,7 @@ class Session:
         with self._prepared(statement, mode) as execute:
             line = execute(arguments)
             self.plan(line)
-            runs = sorted(
-                (self.plan(line).root for _ in range(self.repetitions)), key=lambda n: n.buffers
-            )
+            runs = sorted((self.plan(line).root for _ in range(self.repetitions)), key=lambda n: n.buffers)
             return Explained(plan=runs[len(runs) // 2], inner=self._inner(line) if inner else ())
 
     def plan(self, line: sql.Composable, explain: str = EXPLAIN) -> Plan:
@@ -290,7 +297,7 @@ def preparation(name: str, statement: Statement) -> str:
     return f"PREPARE {name}{types} AS {statement.text}"
 
 
-def execution(name: str, values: Sequence[Any]) -> sql.Composable:
+def execution(name: str, values: Sequence[Any]) -> sql.Composed:
     """The EXECUTE of a prepared statement."""
     if not values:
         return sql.SQL("EXECUTE {}").format(sql.Identifier(name))
@@ -309,7 +316,7 @@ def gathered(notices: Iterable[str]) -> tuple[Inner, ...]:
         told = json.loads(body)
         text = " ".join(told["Query Text"].split())
         if not text.upper().startswith(("EXECUTE CAPTURED", "PREPARE CAPTURED", "EXPLAIN")):
-            found.setdefault(text, []).append(parse(told).root)
+            found.setdefault(text, []).append(anonymous(parse(told).root))
     return tuple(
         Inner(text=text, calls=len(plans), plan=max(plans, key=lambda plan: plan.buffers))
         for text, plans in found.items()

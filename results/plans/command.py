@@ -24,10 +24,11 @@ from results.plans.arguments import CASES
 from results.plans.campaign import Tick
 from results.plans.comparing import compare as compare_captures
 from results.plans.comparing import read_explanations
+from results.plans.conditions import CONDITIONS, WATCHED, captured_under
 from results.plans.hazards import hazards
 from results.plans.profiles import PROFILES
 from results.plans.reference import baselines, named, nearest
-from results.plans.verdict import Judged, Verdict, judge
+from results.plans.verdict import Judged, Verdict, judge, with_conditions
 from results.runs import write_json
 
 
@@ -57,6 +58,12 @@ def plans() -> None:
 )
 @click.option("--schema", "own_schema", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--seed", "own_seed", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--under",
+    default="",
+    metavar="LIST",
+    help=f"Capture also under conditions, and say what they change: all, or some of {', '.join(CONDITIONS)}.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no hazards, no table.")
 def capture_command(
@@ -69,6 +76,7 @@ def capture_command(
     own_sql: Path | None,
     own_schema: Path | None,
     own_seed: Path | None,
+    under: str,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -82,6 +90,11 @@ def capture_command(
     """
     if bool(own_sql) != bool(own_schema) or (own_seed and not own_sql):
         raise UsageError("--sql and --schema go together, and --seed with them")
+    conditions = CONDITIONS if under == "all" else tuple(filter(None, under.split(",")))
+    if strangers := sorted(set(conditions) - set(CONDITIONS)):
+        raise UsageError(f"--under {', '.join(strangers)}: give all, or some of {', '.join(CONDITIONS)}")
+    if conditions and own_sql:
+        raise UsageError("--under is for the engine's statements: leave out --sql")
     out = out or Path("results/runs/plans")
     specs = pgs or tuple(str(each.major) for each in survey() if each.state == "ready")
     profile = PROFILES[name]
@@ -103,18 +116,22 @@ def capture_command(
                         )
                         continue
                     total = len(CASES) * (1 + (len(campaign.sizes(profile)) if growth else 0))
+                    total += len(WATCHED) * (len(conditions) + bool(conditions))
                     with _progress(f"Postgres {server.version_text}", total, quiet=quiet) as tick:
-                        captures.append(
-                            campaign.captured(
-                                server,
-                                profile,
-                                place,
-                                growth=growth,
-                                fresh=fresh,
-                                repetitions=repetitions,
-                                tick=tick,
-                            )
+                        judged = campaign.captured(
+                            server,
+                            profile,
+                            place,
+                            growth=growth,
+                            fresh=fresh,
+                            repetitions=repetitions,
+                            tick=tick,
                         )
+                        if conditions:
+                            judged = with_conditions(
+                                judged, captured_under(server, profile, place, conditions, tick=tick)
+                            )
+                        captures.append(judged)
     except psycopg.OperationalError as error:
         raise InfrastructureError(f"the server failed: {str(error).strip().splitlines()[0]}") from error
     except (Stopped, KeyboardInterrupt):
@@ -173,6 +190,9 @@ def _tell(captures: Sequence[Judged], verdict: Verdict, *, as_json: bool, quiet:
         return
     if not quiet:
         _tell_hazards(captures)
+        for each in captures:
+            for under in each.under:
+                click.echo(render.under(each.capture.environment.major, under))
     for judgement in verdict.invariants:
         for violation in judgement.violations:
             click.echo(f"{judgement.invariant}: {violation}")

@@ -15,16 +15,14 @@ from typing import Any, Final
 
 import msgspec
 import psycopg
-from psycopg import sql
 
 from engine import sessions
 from engine.statements import Catalogue
 from results.plans import sample
 from results.plans.arguments import Case
-from results.plans.capture import Session, execution, preparation
+from results.plans.capture import Session, empty, execution, preparation
 from results.plans.folder import Captured, Explained
 from results.plans.profiles import Profile
-
 
 # The first of each kind, and what it is asked for with.
 FIRST: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -63,7 +61,7 @@ class Kept:
                 continue
             self._names[name] = case
         # The rows go, their pages stay.
-        self._forget()
+        empty(dsn)
 
     def _begin(self) -> None:
         execute = self._session.connection.execute
@@ -72,12 +70,6 @@ class Kept:
             execute(preparation("first", statement).encode())
             execute(execution("first", statement.encode(arguments)))
             execute("DEALLOCATE first")
-
-    def _forget(self) -> None:
-        for (table,) in self._session.connection.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'pgreferee_migrations'"
-        ).fetchall():
-            self._session.connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
 
     def explained(self, profile: Profile) -> dict[str, Explained]:
         """Their plans by label, run on the data that are there now. Raises psycopg.Error."""
@@ -94,9 +86,7 @@ class Kept:
         self._session.close()
 
 
-def with_kept(
-    statements: Mapping[str, Captured], plans: Mapping[str, Explained]
-) -> dict[str, Captured]:
+def with_kept(statements: Mapping[str, Captured], plans: Mapping[str, Explained]) -> dict[str, Captured]:
     """What was captured, with the plans that were kept. Pure."""
     return {
         label: msgspec.structs.replace(each, plans={**each.plans, "kept": plans[label]})

@@ -1,8 +1,8 @@
 """What a person calls a capture: a folder, a major version of the committed baselines, or a revision of one.
 
-    results/runs/plans/18     a folder
-    18                        the baseline of that major, as it is here
-    HEAD~3:18, v1.2:15        the baseline of that major, as it was committed in that revision of git
+results/runs/plans/18     a folder
+18                        the baseline of that major, as it is here
+HEAD~3:18, v1.2:15        the baseline of that major, as it was committed in that revision of git
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def _committed(revision: str, major: str) -> Capture:
     """The baseline as a revision has it, unpacked beside nothing that is there."""
     if revision.startswith("-"):
         raise UsageError(f"{revision!r} is no revision")
-    _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", told=f"{revision!r} is no revision here")
+    _git(
+        "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", told=f"{revision!r} is no revision here"
+    )
     packed = _git(
         "archive", "--format=tar", f"{revision}:./{major}", told=f"{revision} has no baseline of {major}"
     )

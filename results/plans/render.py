@@ -11,11 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from results.plans.comparing import Comparison, Difference, Row
+from results.plans.conditions import Under
 from results.plans.tree import Node
 from results.plans.verdict import Verdict
 
 # Differences of one kind that are shown of one statement, and statements' trees in one page.
 MOST: Final = 400
+# Differences under one condition that are shown on a terminal.
+MOST_UNDER: Final = 12
 
 _STYLE: Final = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 100rem; padding: 0 1rem; color: #1c2024; }
@@ -94,6 +97,19 @@ def html(comparison: Comparison) -> str:
         f"<p>{comparison.statements} statements; {escape(_counted(comparison.differences))}.</p></html>"
     )
     return "\n".join(parts)
+
+
+def under(major: int, changed: Under) -> str:
+    """What a condition changed, the worst first; the record has the rest."""
+    told = [each for each in changed.differences if each.severity not in ("estimate", "better")]
+    statements = len({each.label for each in told})
+    lines = [
+        f"{major} under {changed.condition} ({changed.note}): {statements} statements, {_counted(changed.differences)}"
+    ]
+    lines += [f"  {each}" for each in told[:MOST_UNDER]]
+    if len(told) > MOST_UNDER:
+        lines.append(f"  and {len(told) - MOST_UNDER} more in differences.json")
+    return "\n".join(lines)
 
 
 def invariants(verdict: Verdict) -> Table:

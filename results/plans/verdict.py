@@ -1,4 +1,4 @@
-"""The invariants of plans, by name: held, violated with what broke them, or unknown with the reason (claims.md, "Plans").
+"""The invariants of plans: held, violated with what broke them, or unknown with the reason (claims.md, "Plans").
 
     plan-index     what the rules of `shapes` that are about access ask for
     plan-o-batch   what its rules about work ask for, and the growth of each statement
@@ -13,12 +13,13 @@ unknown. `invariants/plans.py` lists the same names with the same statements.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import msgspec
 
 from results.plans.comparing import Difference, Explanation, compare
+from results.plans.conditions import Under
 from results.plans.folder import Capture
 from results.plans.hazards import hazards
 from results.plans.shapes import Violation, check
@@ -31,8 +32,8 @@ MOST_VIOLATIONS: Final = 50
 INDEX, O_BATCH, GENERIC, STABLE = "plan-index", "plan-o-batch", "plan-generic", "plan-stable"
 INVARIANTS: Final[Mapping[str, str]] = {
     INDEX: "each statement uses its own index, and none reads a large table whole",
-    O_BATCH: "rows and buffers touched grow with the batch, not with the table, the backlog, the executing set or the"
-    " terminal rows",
+    O_BATCH: "rows and buffers touched grow with the batch, not with the table, the backlog, the executing set"
+    " or the terminal rows",
     GENERIC: "the generic plan is as good as the custom one",
     STABLE: "a plan has the same shape from one major version to the next, or the difference is explained",
 }
@@ -54,14 +55,16 @@ RULES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One server's capture with all that is judged of it. `growth`: what grows too fast, in sentences. `missing`:
-    statements that nothing asked. `others`: captures of other versions to hold it against."""
+    """One server's capture with all that is judged of it. `excess`: what grows too fast, or takes more than it was
+    asked for, in sentences, of `fits` that could. `missing`: statements that nothing asked. `others`: captures of other
+    versions to hold it against. `under`: what conditions changed; told, not judged."""
 
     capture: Capture
-    growth: Sequence[str] = ()
+    excess: Sequence[str] = ()
     fits: int = 0
     missing: Sequence[str] = ()
     others: Sequence[Capture] = ()
+    under: Sequence[Under] = ()
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +121,12 @@ def judge(captures: Sequence[Judged], explanations: Sequence[Explanation] = ()) 
     )
 
 
+def with_conditions(judged: Judged, under: Sequence[Under]) -> Judged:
+    """What was captured, with what conditions changed. Pure."""
+    found = [f"{sentence} under {each.condition}" for each in under for sentence in each.overclaims]
+    return replace(judged, under=under, excess=[*judged.excess, *found], fits=judged.fits + len(under))
+
+
 def broken(violations: Iterable[Violation]) -> set[str]:
     """The invariants that these violations of shapes break."""
     return {RULES[violation.rule] for violation in violations}
@@ -130,12 +139,14 @@ def _tell(judged: Judged, tallies: Mapping[str, _Tally], explanations: Sequence[
         tallies[RULES[violation.rule]].found.append(f"{major}: {violation}")
     tallies[INDEX].checked += plans
     tallies[O_BATCH].checked += plans + judged.fits
-    tallies[O_BATCH].found += [f"{major}: {each}" for each in judged.growth]
+    tallies[O_BATCH].found += [f"{major}: {each}" for each in judged.excess]
     _generic(judged.capture, tallies[GENERIC], explanations)
     for other in judged.others:
         _stable(other, capture, tallies[STABLE], explanations)
     if judged.missing:
-        reason = f"no capture of {', '.join(judged.missing)}: results/plans/arguments.py has no arguments for it"
+        reason = (
+            f"no capture of {', '.join(judged.missing)}: results/plans/arguments.py has no arguments for it"
+        )
         for name in (INDEX, O_BATCH, GENERIC):
             tallies[name].reasons.append(reason)
 

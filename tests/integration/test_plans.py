@@ -126,12 +126,12 @@ def kept(server: Server) -> dict[str, set[str]]:
         everything = PLANS[name].apply(everything)
     with fresh_database(server) as dsn:
         create(dsn)
-        sessions = {"sound": Kept(dsn, CATALOGUE, CASES), "": Kept(dsn, everything, CASES)}
+        keepers = {"sound": Kept(dsn, CATALOGUE, CASES), "": Kept(dsn, everything, CASES)}
         fill(dsn, PROFILE, analysed=False)
         captures = {}
-        for which, session in sessions.items():
-            plans = session.explained(PROFILE)
-            session.close()
+        for which, keeper in keepers.items():
+            plans = keeper.explained(PROFILE)
+            keeper.close()
             captures[which] = {
                 label: Captured(
                     label=label, statement=label.partition("@")[0], text="", key="", plans={"kept": explained}
@@ -147,7 +147,9 @@ def kept(server: Server) -> dict[str, set[str]]:
     }  # fmt: skip
 
 
-def test_a_plan_that_is_kept_from_an_empty_queue_reads_no_more_than_its_batch(kept: dict[str, set[str]]) -> None:
+def test_a_plan_that_is_kept_from_an_empty_queue_reads_no_more_than_its_batch(
+    kept: dict[str, set[str]],
+) -> None:
     assert kept["sound"] == set()
 
 

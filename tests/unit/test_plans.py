@@ -13,7 +13,6 @@ from engine.errors import UsageError
 from engine.statements import Catalogue
 from invariants.mutants import PLANS
 from results.plans import arguments, render
-from results.plans.command import baselines
 from results.plans.comparing import Explanation, aligned, compare, read_explanations
 from results.plans.folder import (
     Capture,
@@ -29,6 +28,7 @@ from results.plans.folder import (
 from results.plans.growth import Point, fitted, slope
 from results.plans.hazards import hazards_of
 from results.plans.profiles import PROFILES
+from results.plans.reference import baselines
 from results.plans.shapes import SHAPES, Shape, check, check_statement, scan_name
 from results.plans.tree import Node, parse, paths, shape, walk
 
