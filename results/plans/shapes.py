@@ -5,7 +5,8 @@ unit of one. What was never executed breaks no rule. Of a plan that a session ke
 (`kept`) only what it reads of tables counts, which is what grows: `seq-scan`, `pages`, and `rows` of scans. Between two
 indexes that both find the row such a plan throws a coin, and what a batch is joined to in memory is a batch.
 
-    index           the named scan rides one of its indexes; a table no larger than the small profile may be read whole
+    index           the named scan rides one of its indexes; a table no larger than the small profile may be read whole,
+                    but in a session that is barred from it: there, no index could have answered
     seq-scan        no other Seq Scan of a table that is larger than that
     stranger        a closed statement reads no table but those that it names
     rows            no node handles more rows (brought or looked at in vain, over all loops) than `rows` units
@@ -224,22 +225,27 @@ def check(capture: Capture, shapes: Mapping[str, Shape] = SHAPES) -> list[Violat
         violation
         for captured in capture.statements.values()
         for violation in check_statement(
-            captured, environment.tables, environment.profile.batch, shapes.get(captured.statement, Shape())
+            captured,
+            environment.tables,
+            environment.profile.batch,
+            shapes.get(captured.statement, Shape()),
+            barred=environment.settings.get("enable_seqscan") == "off",
         )
     ]
 
 
 def check_statement(
-    captured: Captured, tables: Mapping[str, Table], batch: int, shape: Shape
+    captured: Captured, tables: Mapping[str, Table], batch: int, shape: Shape, *, barred: bool = False
 ) -> list[Violation]:
-    """The rules broken by one statement, in both modes, the statements inside its functions included."""
+    """The rules broken by one statement, in all modes, the statements inside its functions included. `barred`: its
+    session does without sequential scans where it can."""
     if captured.error:
         return [Violation(captured.label, "both", "failed", "", captured.error)]
     found: list[Violation] = []
     for mode, explained in captured.plans.items():
         if mode == "kept" and captured.statement in KEPT:
             continue
-        judged = _Judged(captured.label, mode, tables, 1 if shape.one else batch, shape)
+        judged = _Judged(captured.label, mode, tables, 1 if shape.one else batch, shape, barred=barred)
         found += judged.whole(explained.plan)
         for inner in explained.inner:
             found += judged.nodes(inner.plan, f"inside: {inner.text[:60]}: ")
@@ -261,7 +267,10 @@ def indexes_of(scan: Node) -> set[str]:
 
 
 class _Judged:
-    def __init__(self, label: str, mode: Mode, tables: Mapping[str, Table], unit: int, shape: Shape) -> None:
+    def __init__(
+        self, label: str, mode: Mode, tables: Mapping[str, Table], unit: int, shape: Shape, *, barred: bool
+    ) -> None:
+        self._barred = barred
         self._label = label
         self._mode = mode
         self._tables = tables
@@ -331,7 +340,11 @@ class _Judged:
             ):
                 used = ", ".join(sorted(indexes_of(node)))
                 yield self._broken("index", path, f"{name} rides {used}, not {' or '.join(wanted)}")
-            elif node.loops and node.kind == "Seq Scan" and (not self._small(node) or wanted == (TID,)):
+            elif (
+                node.loops
+                and node.kind == "Seq Scan"
+                and (self._barred or not self._small(node) or wanted == (TID,))
+            ):
                 yield self._broken("index", path, f"{name} rides no index, not {' or '.join(wanted)}")
         for name in self._shape.probes.keys() - seen:
             if not any(part.startswith(f"{name}@") for part in seen):
