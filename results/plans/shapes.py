@@ -210,8 +210,8 @@ SHAPES: Final[Mapping[str, Shape]] = {
 # Seq Scans that a limit ends: cases, by their label.
 BOUNDED: Final = frozenset(("transport/depth@all",))
 _LANES: Final = (
-    "both indexes of an empty outbox cost the same, and the lanes' finds a row as well: before 18 by reading all of it, as"
-    " long as the outbox is"
+    "both indexes of an empty outbox cost the same, and the lanes' finds a row as well: before 18 by reading all of it,"
+    " which is as long as the outbox"
 )
 # Statements whose kept plan may read more, and why.
 KEPT: Final[Mapping[str, str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,11 +22,15 @@ from results.plans import shapes
 from results.plans.arguments import CASES, Case
 from results.plans.capture import Session, capture_all, create, fill, prepare, with_ties
 from results.plans.comparing import compare
-from results.plans.folder import Capture, Captured
+from results.plans.conditions import captured_under
+from results.plans.folder import Capture, Captured, read
 from results.plans.kept import Kept
 from results.plans.profiles import PROFILES, Profile, grown
 from results.plans.tree import walk
 from results.plans.verdict import RULES, broken
+
+# Captures are made once a module, in whichever test comes first: minutes on a machine with much else to do.
+pytestmark = pytest.mark.timeout(900)
 
 CATALOGUE = Catalogue.load()
 # Large enough for the bad forms to show, small enough to be seeded in a second or two.
@@ -297,6 +302,29 @@ def test_capturing_five_times_gives_the_same_each_time(little: Seeded) -> None:
         assert comparison.verdict == "same", [str(each) for each in comparison.differences if each.counts]
 
 
+def test_what_a_condition_changes_is_recorded_and_a_claim_brings_no_more_than_its_batch(
+    server: Server, tmp_path: Path
+) -> None:
+    found = captured_under(
+        server,
+        PROFILES["small"],
+        tmp_path,
+        ["swarm", "old-snapshot", "stale-statistics", "no-nestloop"],
+        cases=of("picker/claim"),
+    )
+    assert [each.condition for each in found] == ["swarm", "old-snapshot", "stale-statistics", "no-nestloop"]
+    assert [each.overclaims for each in found] == [()] * 4
+    swarm, snapshot, _, forced = found
+    assert int(swarm.note.split()[0]) >= 0
+    # What ended under the snapshot is still there: the claim walks past it.
+    assert any(each.severity == "work" and "buffers" in each.message for each in snapshot.differences)
+    assert any(each.severity == "shape" for each in forced.differences)
+    for each in found:
+        told = json.loads((tmp_path / "under" / each.condition / "differences.json").read_text("utf-8"))
+        assert len(told["differences"]) == len(each.differences)
+        read(tmp_path / "under" / each.condition)
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "results", "plans", *arguments], capture_output=True, text=True, timeout=110
@@ -330,6 +358,8 @@ def test_statements_of_ones_own_are_captured_and_compared(tmp_path: Path, pg_spe
         ("capture", "--pg", "12"),
         ("capture", "--profile", "huge"),
         ("capture", "--sql", "."),
+        ("capture", "--under", "rain"),
+        ("compare", "HEAD~1000000:18", "18"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
