@@ -253,7 +253,7 @@ def losses(little: Seeded) -> dict[str, Loss]:
         indexes = connection.execute(
             "SELECT indexname FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1"
         ).fetchall()
-        droppings = [(name, name, ()) for (name,) in indexes]
+        droppings: list[tuple[str, str, tuple[str, ...]]] = [(name, name, ()) for (name,) in indexes]
         droppings.append(
             ("predicate-mismatch", "gen_durable_pick", PLANS["predicate-mismatch"].alterations())
         )
