@@ -65,7 +65,7 @@ _OUTCOMES_BY_JOIN: Final = (
         "    INNER JOIN gen_durable AS g ON g.id = o.id\n",
     ),
     Patch(
-        "    WHERE g.id = ANY (ARRAY(SELECT w.id FROM wanted AS w))\n",
+        "    WHERE g.id = ANY (array(SELECT w.id FROM wanted AS w))\n",
         "    INNER JOIN wanted AS w ON g.id = w.id\n",
     ),
 )

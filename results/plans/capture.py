@@ -362,7 +362,10 @@ def with_ties(
     for case in cases:
         was = captured[case.label]
         plans = dict(was.plans)
-        for mode, explained in was.plans.items():
+        for mode in MODES:
+            if mode not in was.plans:
+                continue
+            explained = was.plans[mode]
             again = session.estimated(catalogue[case.statement], case.make(there), mode)
             if shape(again) != shape(explained.plan):
                 plans[mode] = Explained(plan=explained.plan, inner=explained.inner, alternate=again)

@@ -7,7 +7,7 @@ indexes that both find the row such a plan throws a coin, and what a batch is jo
 
     index           the named scan rides one of its indexes; a table no larger than the small profile may be read whole,
                     but in a session that is barred from it: there, no index could have answered
-    seq-scan        no other Seq Scan of a table that is larger than that
+    seq-scan        no other Seq Scan of a table that is larger than that, or of any in a session that is barred from it
     stranger        a closed statement reads no table but those that it names
     rows            no node handles more rows (brought or looked at in vain, over all loops) than `rows` units
     loops           no node runs more often than `loops` units
@@ -297,7 +297,8 @@ class _Judged:
         unit, shape = self._unit, self._shape
         for path, node in ran(root):
             where = prefix + path
-            if node.kind == "Seq Scan" and not self._small(node) and self._label not in BOUNDED:
+            barred = self._barred and node.relation in self._tables
+            if node.kind == "Seq Scan" and (barred or not self._small(node)) and self._label not in BOUNDED:
                 rows = self._tables[node.relation].rows if node.relation in self._tables else 0
                 yield self._broken("seq-scan", where, f"reads {node.relation} whole, {rows:,} rows")
             if self._mode == "kept" and not (node.kind in SCANS and node.relation):

@@ -309,10 +309,15 @@ def test_what_a_condition_changes_is_recorded_and_a_claim_brings_no_more_than_it
         server,
         PROFILES["small"],
         tmp_path,
-        ["swarm", "old-snapshot", "stale-statistics", "no-nestloop"],
+        ["swarm", "old-snapshot", "stale-statistics", "no-index-scan"],
         cases=of("picker/claim"),
     )
-    assert [each.condition for each in found] == ["swarm", "old-snapshot", "stale-statistics", "no-nestloop"]
+    assert [each.condition for each in found] == [
+        "swarm",
+        "old-snapshot",
+        "stale-statistics",
+        "no-index-scan",
+    ]
     assert [each.overclaims for each in found] == [()] * 4
     swarm, snapshot, _, forced = found
     assert int(swarm.note.split()[0]) >= 0

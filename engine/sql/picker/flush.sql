@@ -2,7 +2,7 @@
 -- committed, the transaction that did it, and what the riders and the caller go on with: the gate slot that a row gave
 -- up, the parent of a row that ended. A claim that is absent is stale and changed nothing.
 -- Index: primary key, one probe per row and per parent. A session may keep a plan from when there was next to nothing
--- (docs/findings.md, "A plan for an empty queue"), so it is left no choice: OFFSET 0 keeps the probe a probe, the ids to
+-- (docs/findings.md, "A plan for an empty queue"), so it is left no choice: OFFSET 0 keeps a probe a probe, the ids to
 -- be locked come as an array, and the status is tested where, or as what, no partial index can answer for it.
 -- Race 1: the lease ran out and the row was reaped, perhaps claimed again. locked_by names one claim, not one worker,
 -- so the guard fails even when the same node claimed the row again (docs/findings.md, "a worker is not a claim").
@@ -62,7 +62,7 @@ locked AS MATERIALIZED (
         g.concurrency_key,
         g.concurrency_shard
     FROM gen_durable AS g
-    WHERE g.id = ANY (ARRAY(SELECT w.id FROM wanted AS w))
+    WHERE g.id = ANY (array(SELECT w.id FROM wanted AS w))
     ORDER BY g.id
     FOR NO KEY UPDATE OF g
 ),

@@ -42,7 +42,7 @@ locked AS MATERIALIZED (
         g.locked_by,
         g.turn
     FROM gen_durable AS g
-    WHERE g.id = ANY (ARRAY(SELECT w.id FROM wanted AS w))
+    WHERE g.id = ANY (array(SELECT w.id FROM wanted AS w))
     ORDER BY g.id
     FOR NO KEY UPDATE OF g
 )

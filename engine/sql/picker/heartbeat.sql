@@ -1,7 +1,7 @@
 -- Extend the leases of the claims a node still holds, by $3 ms from now. Returns the claims extended.
--- Index: primary key, also for the re-join: a ctid that the lock found past the snapshot would match nothing. A probe for
--- each claim, in id order, which no plan can turn into a scan of all that executes (docs/findings.md, "A plan for an
--- empty queue"): a subquery that locks is not joined, and the status as text is no partial index's predicate.
+-- Index: primary key, also for the re-join: a ctid that the lock found past the snapshot would match nothing. A probe
+-- for each claim, in id order, which no plan can turn into a scan of all that executes (docs/findings.md, "A plan for
+-- an empty queue"): a subquery that locks is not joined, and the status as text is no partial index's predicate.
 -- Race: the reaper or a flush has the row: skipped, for the flush ends the claim and the reaper ends the lease; a
 -- later tick finds out. A lease that ran out but was not yet reaped is extended: the claim was never given away.
 WITH held AS MATERIALIZED (
