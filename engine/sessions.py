@@ -12,7 +12,7 @@ of a frozen node").
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self, TypeVar
 
@@ -33,26 +33,25 @@ IDLE_IN_TRANSACTION_MS = 5_000
 # What the statements are written for, and the silence that is allowed inside of a transaction; a server's, a database's
 # or a role's defaults may be others. Text travels as UTF-8, and a number has all its digits: what was read as another
 # one matches no row.
-SETTINGS = (
+_MEANING = (
     "SET default_transaction_isolation TO 'read committed'; SET client_encoding TO 'UTF8'; "
     f"SET extra_float_digits TO 1; SET idle_in_transaction_session_timeout TO {IDLE_IN_TRANSACTION_MS}"
 )
 # For tables that are small when a session makes its plans, and grow while it keeps them: a scan that costs nothing then
-# is one of all rows later. Every statement of store, transport and relay has its index. What is switched off counts as
-# dear before PostgreSQL 18, and dear plans are compiled first.
-INDEXED = f"{SETTINGS}; SET enable_seqscan TO off; SET enable_bitmapscan TO off; SET jit TO off"
+# is one of all rows later (docs/findings.md, "A plan for an empty table", "A plan for an empty queue"). Every statement
+# has its index. What is switched off counts as dear before PostgreSQL 18, and dear plans are compiled first.
+SETTINGS = f"{_MEANING}; SET enable_seqscan TO off; SET enable_bitmapscan TO off; SET jit TO off"
 
 
 def connect(
     dsn: str,
     name: str,
-    settings: str = SETTINGS,
     *,
     idle_in_transaction_ms: float = IDLE_IN_TRANSACTION_MS,
 ) -> psycopg.Connection[Any]:
     """A synchronous session for `engine.operation.perform`; `name` is its application_name. Raises psycopg.Error."""
     connection = psycopg.connect(dsn, autocommit=True, application_name=name, prepare_threshold=0)
-    connection.execute(settings, prepare=False)
+    connection.execute(SETTINGS, prepare=False)
     connection.execute(_silence(idle_in_transaction_ms), prepare=False)
     return connection
 
@@ -60,11 +59,6 @@ def connect(
 async def configure(connection: psycopg.AsyncConnection[Any]) -> None:
     """Set up a pooled session for `engine.operation.perform_async`."""
     await connection.execute(SETTINGS, prepare=False)
-
-
-async def configure_indexed(connection: psycopg.AsyncConnection[Any]) -> None:
-    """As `configure`, for the statements of store, transport and relay."""
-    await connection.execute(INDEXED, prepare=False)
 
 
 def _silence(amount_ms: float) -> bytes:
@@ -83,8 +77,8 @@ class Unavailable(Exception):
 class Session:
     """Runs operations on one connection, opened when it is needed. Threads may share it: one waits for another."""
 
-    def __init__(self, dsn: str, observer: Observer, *, name: str, settings: str = SETTINGS) -> None:
-        self._dsn, self._observer, self._name, self._settings = dsn, observer, name, settings
+    def __init__(self, dsn: str, observer: Observer, *, name: str) -> None:
+        self._dsn, self._observer, self._name = dsn, observer, name
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Any] | None = None
 
@@ -100,7 +94,7 @@ class Session:
         with self._lock:
             if self._connection is None or self._connection.closed:
                 try:
-                    self._connection = connect(self._dsn, self._name, self._settings)
+                    self._connection = connect(self._dsn, self._name)
                 except psycopg.OperationalError as error:
                     raise Unavailable(name) from error
             token = self._observer.invoke(name, value)
@@ -129,7 +123,6 @@ class Sessions:
         size: int,
         name: str,
         idle_in_transaction_ms: float = IDLE_IN_TRANSACTION_MS,
-        configure: Callable[[psycopg.AsyncConnection[Any]], Awaitable[None]] = configure,
     ) -> None:
         self._observer = observer
 

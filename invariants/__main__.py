@@ -15,7 +15,8 @@ from engine.front_door import FrontDoor
 from invariants.areas import RULES
 from invariants.export import export
 from invariants.folder import judge_folder
-from invariants.mutants import REGISTRY
+from invariants.mutants import PLANS, REGISTRY
+from invariants.plans import PLAN_INVARIANTS
 from invariants.render import print_report, print_verdict
 
 
@@ -51,9 +52,11 @@ def list_() -> None:
     invariants = Table("invariant", "statement", box=box.SIMPLE_HEAD)
     for rule in RULES:
         invariants.add_row(rule.name, rule.statement)
+    for name, statement in PLAN_INVARIANTS.items():
+        invariants.add_row(name, statement)
     console.print(invariants)
     mutants = Table("mutant", "what is broken", "caught by", box=box.SIMPLE_HEAD)
-    for mutant in REGISTRY.values():
+    for mutant in (*REGISTRY.values(), *PLANS.values()):
         mutants.add_row(mutant.name, mutant.summary, ", ".join(mutant.caught_by))
     console.print(mutants)
 

@@ -17,6 +17,7 @@ from results.runs import runs_folder
 from stress.config import SUBJECTS, checked
 from stress.display import Display
 from stress.faults import FAULTS
+from stress.figures import figures_command
 from stress.scenarios import SCENARIOS
 from stress.schedules.commands import explore_command, replay_command
 from stress.soak_command import soak_command
@@ -148,6 +149,7 @@ def run_command(
 
 stress.add_command(explore_command)
 stress.add_command(replay_command)
+stress.add_command(figures_command)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from engine.observer import LoggingObserver, Observer
 from engine.operation import Operation
 from engine.relay.handover import LANES, Fired, Handover, Spawned
 from engine.relay.polling import Polling, poll
-from engine.sessions import Sessions, configure_indexed
+from engine.sessions import Sessions
 from engine.store.execution import Event
 
 # Rows of one statement, per lane; spawns and timers of one transaction; lanes that one statement holds.
@@ -57,7 +57,7 @@ class Service(ABC):
         self._observer: Observer = LoggingObserver() if observer is None else observer
         self._handover = Handover() if handover is None else handover
         self._polling = Polling() if polling is None else polling
-        self._sessions = Sessions(dsn, self._observer, size=1, name=name, configure=configure_indexed)
+        self._sessions = Sessions(dsn, self._observer, size=1, name=name)
 
     async def __aenter__(self) -> Self:
         await self._sessions.__aenter__()

@@ -73,7 +73,7 @@ class AsyncPostgresStore(Awaiting):
             max_size=pool_size,
             open=False,
             timeout=POOL_TIMEOUT_S,
-            configure=sessions.configure_indexed,
+            configure=sessions.configure,
             kwargs={"autocommit": True, "application_name": name, "prepare_threshold": 0},
         )
         store = cls(pool, trace_max=trace_max, catalogue=catalogue)

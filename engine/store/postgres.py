@@ -233,14 +233,14 @@ class _Own:
     def __init__(self, dsn: str, name: str) -> None:
         self._dsn, self._name = dsn, name
         self._closed = False
-        self._connection = sessions.connect(dsn, name, sessions.INDEXED)
+        self._connection = sessions.connect(dsn, name)
         migrate(self._connection, "store")
 
     def run(self, operation_: Operation[T]) -> T:
         if self._connection.closed:
             if self._closed:
                 raise psycopg.InterfaceError("the store is closed")
-            self._connection = sessions.connect(self._dsn, self._name, sessions.INDEXED)
+            self._connection = sessions.connect(self._dsn, self._name)
         try:
             return operation.perform(self._connection, operation_)
         except psycopg.Error as error:

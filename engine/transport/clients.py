@@ -25,7 +25,7 @@ from uuid import uuid4
 from engine.observer import LoggingObserver, Observer
 from engine.operation import Operation
 from engine.schema import migrate
-from engine.sessions import INDEXED, Session, Sessions, configure_indexed, connect
+from engine.sessions import Session, Sessions, connect
 from engine.store.arrival import INTERVAL_S, RETRIES, await_server
 from engine.store.execution import Event
 from engine.transport.queue import LEASE_S, GroupState, Message, Publication, Queue
@@ -111,7 +111,7 @@ class PostgresTransport:
         self, dsn: str, *, name: str = NAME, observer: Observer | None = None, queue: Queue | None = None
     ) -> None:
         told = LoggingObserver() if observer is None else observer
-        self._session = Session(dsn, told, name=name, settings=INDEXED)
+        self._session = Session(dsn, told, name=name)
         self._tasks = Tasks(Queue() if queue is None else queue)
 
     @classmethod
@@ -211,7 +211,7 @@ class AsyncPostgresTransport:
         queue: Queue | None = None,
     ) -> None:
         told = LoggingObserver() if observer is None else observer
-        self._sessions = Sessions(dsn, told, size=pool_size, name=name, configure=configure_indexed)
+        self._sessions = Sessions(dsn, told, size=pool_size, name=name)
         self._tasks = Tasks(Queue() if queue is None else queue)
 
     @classmethod

@@ -28,8 +28,8 @@ COORDINATION_MUTANTS: Final = (
         statements={
             "picker/flush_consume": (
                 Patch(
-                    "WHERE s.id = c.id AND s.target_id = c.target_id",
-                    "WHERE s.target_id = c.target_id OR s.id = c.id",
+                    "        WHERE s.id = c.id\n",
+                    "        WHERE s.target_id = c.target_id OR s.id = c.id\n",
                 ),
             )
         },
@@ -55,7 +55,7 @@ COORDINATION_MUTANTS: Final = (
         summary="a flush locks the parents of what it ends in its join, as documented, after its rows have changed",
         caught_by=("no-deadlock",),
         statements={
-            "picker/flush": (Patch("        UNION\n        SELECT parent_id FROM named\n", ""),),
+            "picker/flush": (Patch("    UNION\n    SELECT parent_id FROM named\n", ""),),
         },
     ),
     Mutant(
@@ -96,11 +96,13 @@ COORDINATION_MUTANTS: Final = (
         statements={
             "limiter/admit": (
                 Patch(
-                    "unnest($1::bigint[], $2::text[], $3::boolean[]) AS c (id, claim, slot)\n"
-                    "        ON g.id = c.id AND g.locked_by = c.claim\n",
-                    "unnest($1::bigint[], $2::text[], $3::boolean[], $4::text[]) AS c (id, claim, slot, key)\n"
-                    "        ON g.id = c.id\n",
+                    "        SELECT u.id, u.claim, u.slot\n"
+                    "        FROM unnest($1::bigint[], $2::text[], $3::boolean[]) AS u (id, claim, slot)\n",
+                    "        SELECT u.id, u.claim, u.slot, u.key\n"
+                    "        FROM unnest($1::bigint[], $2::text[], $3::boolean[], $4::text[])"
+                    " AS u (id, claim, slot, key)\n",
                 ),
+                Patch("WHERE g.id = c.id AND g.locked_by = c.claim AND", "WHERE g.id = c.id AND"),
                 Patch(
                     "CASE WHEN c.slot AND g.concurrency_shard IS NOT NULL THEN g.concurrency_key END AS gate,\n"
                     "        g.concurrency_name AS gate_name,\n",

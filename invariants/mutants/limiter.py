@@ -178,8 +178,8 @@ LIMITER_MUTANTS: Final = (
         statements={
             "limiter/admit": (
                 Patch(
-                    "ON g.id = c.id AND g.locked_by = c.claim\n    WHERE g.status = 'executing'\n",
-                    "ON g.id = c.id\n",
+                    "WHERE g.id = c.id AND g.locked_by = c.claim AND g.status::text = 'executing'",
+                    "WHERE g.id = c.id",
                 ),
                 Patch("CASE WHEN c.slot AND g.concurrency_shard IS NOT NULL THEN", "CASE WHEN c.slot THEN"),
             )

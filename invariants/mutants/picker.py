@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from invariants.mutants.mutant import Mutant, Patch
+from invariants.mutants.plans import HELD_IN_ANY_ORDER
 
 _ONE_IDENTITY: Final = "ON CONFLICT (correlation_guard) WHERE correlation_guard IS NOT NULL DO NOTHING\n"
 
@@ -23,7 +24,7 @@ PICKER_MUTANTS: Final = (
                 ),
                 Patch("    WHERE g.status = 'executing' AND g.locked_by = o.claim\n", ""),
                 Patch(
-                    "WHERE g.id = o.id AND g.locked_by = o.claim AND g.status = 'executing'",
+                    "WHERE g.id = o.id AND g.locked_by = o.claim AND g.status::text = 'executing'",
                     "WHERE g.id = o.id",
                 ),
             )
@@ -105,12 +106,7 @@ PICKER_MUTANTS: Final = (
         summary="heartbeat and reaper lock their rows in the order of the plan, and wait for each",
         caught_by=("no-deadlock",),
         statements={
-            "picker/heartbeat": (
-                Patch(
-                    "    ORDER BY g.id\n    FOR NO KEY UPDATE OF g SKIP LOCKED\n",
-                    "    FOR NO KEY UPDATE OF g\n",
-                ),
-            ),
+            "picker/heartbeat": (HELD_IN_ANY_ORDER,),
             "picker/reap": (
                 Patch("    ORDER BY g.lease_expires_at, g.id\n", ""),
                 Patch("    FOR NO KEY UPDATE OF g SKIP LOCKED\n", "    FOR NO KEY UPDATE OF g\n"),

@@ -1,7 +1,7 @@
 """Plan mutants: statements that answer the same and cost another order of magnitude (plans.md, "Known bad forms").
 
-No invariant notices one, for nothing that they commit is wrong: the shapes of `results/plans/shapes.py` must, by name.
-`caught_by` names the rules there of which at least one must be broken. So they are a registry of their own.
+Nothing that they commit is wrong, so no invariant of a run notices one: those of `invariants/plans.py` must, which
+`nox -s plans` judges. So they are a registry of their own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,51 @@ _GUARD: Final = (
 )
 _UPDATE: Final = "FROM chosen AS c\nWHERE g.ctid = c.tid\n"
 
+# Who holds what: the probes of heartbeat, and the join that was there before.
+_HELD_BY_PROBES: Final = (
+    "    SELECT h.id\n"
+    "    FROM (\n"
+    "        SELECT u.id, u.claim\n"
+    "        FROM unnest($1::bigint[], $2::text[]) AS u (id, claim)\n"
+    "        ORDER BY u.id\n"
+    "    ) AS c\n"
+    "    CROSS JOIN LATERAL (\n"
+    "        SELECT g.id\n"
+    "        FROM gen_durable AS g\n"
+    "        WHERE g.id = c.id AND g.locked_by = c.claim AND g.status::text = 'executing'\n"
+    "        FOR NO KEY UPDATE OF g SKIP LOCKED\n"
+    "    ) AS h\n"
+)
+_HELD_BY_JOIN: Final = (
+    "    SELECT g.id\n"
+    "    FROM gen_durable AS g\n"
+    "    INNER JOIN unnest($1::bigint[], $2::text[]) AS c (id, claim) ON g.id = c.id AND g.locked_by = c.claim\n"
+    "    WHERE g.status = 'executing'\n"
+)
+HELD_BY_JOIN: Final = Patch(
+    _HELD_BY_PROBES, _HELD_BY_JOIN + "    ORDER BY g.id\n    FOR NO KEY UPDATE OF g SKIP LOCKED\n"
+)
+HELD_IN_ANY_ORDER: Final = Patch(_HELD_BY_PROBES, _HELD_BY_JOIN + "    FOR NO KEY UPDATE OF g\n")
+_OUTCOMES_BY_JOIN: Final = (
+    Patch(
+        "    CROSS JOIN LATERAL (\n"
+        "        SELECT\n"
+        "            g.id,\n"
+        "            g.status,\n"
+        "            g.locked_by,\n"
+        "            g.parent_id\n"
+        "        FROM gen_durable AS g\n"
+        "        WHERE g.id = o.id\n"
+        "        OFFSET 0\n"
+        "    ) AS g\n",
+        "    INNER JOIN gen_durable AS g ON g.id = o.id\n",
+    ),
+    Patch(
+        "    WHERE g.id = ANY (array(SELECT w.id FROM wanted AS w))\n",
+        "    INNER JOIN wanted AS w ON g.id = w.id\n",
+    ),
+)
+
 
 def _claim(name: str, summary: str, caught_by: tuple[str, ...], *patches: Patch) -> Mutant:
     return Mutant(name=name, summary=summary, caught_by=caught_by, statements={"picker/claim": patches})
@@ -34,13 +79,13 @@ PLAN_MUTANTS: Final = (
     _claim(
         "claim-queue-any",
         "the claim takes a list of queues: the index no longer gives the order, the whole backlog is read and sorted",
-        ("rows", "sort", "pages"),
+        ("plan-o-batch",),
         Patch("AND g.queue = $1::text\n", "AND g.queue = ANY (ARRAY[$1::text, 'another'])\n"),
     ),
     _claim(
         "claim-not-exists",
         "the guard is a NOT EXISTS inside an OR: a hashed SubPlan over all that executes",
-        ("hashed-subplan",),
+        ("plan-o-batch",),
         Patch(_SIBLING, ""),
         Patch(
             _GUARD,
@@ -57,20 +102,20 @@ PLAN_MUTANTS: Final = (
     _claim(
         "claim-guard-without-shard",
         "the guard forgets the shard, and with it the partial index",
-        ("index",),
+        ("plan-index",),
         Patch(" AND s.concurrency_shard IS NULL\n", "\n"),
     ),
     _claim(
         "claim-rejoin-by-id",
         "the update finds its rows by id again: a descent of the primary key for each",
-        ("index",),
+        ("plan-index",),
         Patch("        r.tid,\n        r.place,\n", "        r.id,\n        r.place,\n"),
         Patch(_UPDATE, "FROM chosen AS c\nWHERE g.id = c.id\n"),
     ),
     _claim(
         "claim-in-subquery",
         "the rows are locked in a subquery of the update: under another plan it runs again, and claims more",
-        ("over-claim", "index"),
+        ("plan-o-batch",),
         Patch("WITH candidate AS MATERIALIZED (\n", "WITH unused AS MATERIALIZED (\n"),
         Patch(
             _UPDATE,
@@ -90,7 +135,7 @@ PLAN_MUTANTS: Final = (
     _claim(
         "claim-split-part",
         "the gate's name is cut from each row's key and joined to the configuration, on the hottest path",
-        ("stranger", "condition"),
+        ("plan-index", "plan-o-batch"),
         Patch(
             "        coalesce(g.concurrency_name = ANY ($5::text[]), false) AS gated\n    FROM gen_durable AS g\n",
             "        config.name IS NOT NULL AND $5::text[] IS NOT NULL AS gated\n"
@@ -103,13 +148,13 @@ PLAN_MUTANTS: Final = (
     _claim(
         "claim-guard-is-null",
         "the guard is an IS NULL, taken for one row in 200: a backlog of less than 200 batches is read and sorted",
-        ("rows", "sort", "seq-scan", "index"),
+        ("plan-o-batch",),
         Patch("NOT coalesce(sibling.executing, false)", "sibling.executing IS NULL"),
     ),
     Mutant(
         name="gc-in-subquery",
         summary="the collector deletes what a subquery of its DELETE locks: a join that reads the table",
-        caught_by=("seq-scan", "over-claim", "index"),
+        caught_by=("plan-index", "plan-o-batch"),
         statements={
             "maintenance/gc_delete": (
                 Patch(
@@ -117,9 +162,9 @@ PLAN_MUTANTS: Final = (
                     "DELETE FROM gen_durable AS g\n"
                     "WHERE g.id IN (\n"
                     "    SELECT h.id FROM gen_durable AS h\n"
-                    "    WHERE h.status IN ('done', 'failed') AND h.parent_id IS NULL AND h.id = ANY ($1::bigint[])\n"
+                    "    WHERE h.status IN ('done', 'failed') AND h.parent_id IS NULL\n"
                     "    ORDER BY h.updated_at\n"
-                    "    LIMIT 100000\n"
+                    "    LIMIT cardinality($1::bigint[])\n"
                     "    FOR UPDATE SKIP LOCKED\n"
                     ")\n",
                 ),
@@ -129,7 +174,7 @@ PLAN_MUTANTS: Final = (
     Mutant(
         name="predicate-mismatch",
         summary="the pick index is for another predicate than the claim's",
-        caught_by=("index",),
+        caught_by=("plan-index",),
         schema=(
             "DROP INDEX gen_durable_pick",
             (
@@ -138,11 +183,40 @@ PLAN_MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        name="heartbeat-joins-claims",
+        summary="a heartbeat joins its claims: a plan that is kept from an empty queue reads all that executes",
+        caught_by=("plan-o-batch",),
+        statements={"picker/heartbeat": (HELD_BY_JOIN,)},
+    ),
+    Mutant(
+        name="flush-joins-outcomes",
+        summary="a flush joins its outcomes: a plan that is kept from an empty queue reads all that executes",
+        caught_by=("plan-o-batch",),
+        statements={"picker/flush": _OUTCOMES_BY_JOIN, "picker/flush_lock": _OUTCOMES_BY_JOIN},
+    ),
+    Mutant(
+        name="recheck-joins-inboxes",
+        summary="a park's recheck joins rows and signals: a plan that is kept from empty inboxes reads all of them",
+        caught_by=("plan-o-batch",),
+        statements={
+            "picker/flush_recheck": (
+                Patch("        OFFSET 0\n    ) AS g\n", "    ) AS g\n"),
+                Patch("        OFFSET 0\n    ) AS s\n", "    ) AS s\n"),
+            )
+        },
+    ),
+    Mutant(
+        name="consume-joins-inboxes",
+        summary="a flush joins what it consumes to the inboxes: a plan that is kept from empty ones reads all of them",
+        caught_by=("plan-o-batch",),
+        statements={"picker/flush_consume": (Patch("        OFFSET 0\n", ""),)},
+    ),
     *(
         Mutant(
             name=f"index-missing-{index.replace('_', '-')}",
             summary=f"there is no index {index}",
-            caught_by=("index", "seq-scan", "rows", "pages", "failed"),
+            caught_by=("plan-index", "plan-o-batch"),
             schema=(f"DROP INDEX {index}",),
         )
         for index in (
@@ -165,3 +239,7 @@ PLAN_MUTANTS: Final = (
 )
 
 PLANS: Final = {mutant.name: mutant for mutant in PLAN_MUTANTS}
+# Those that only a plan shows which a session has kept from when there was next to nothing.
+KEPT_PLANS: Final = frozenset(
+    ("heartbeat-joins-claims", "flush-joins-outcomes", "recheck-joins-inboxes", "consume-joins-inboxes")
+)

@@ -7,6 +7,12 @@
     shapes      the shapes that must hold
     hazards     what may go wrong under another plan
     growth      how work grows with the table and with the batch
+    kept        plans that a session keeps from when there was next to nothing
+    load        sessions that claim, commit and insert meanwhile
+    conditions  what that, stale statistics and another planner change
+    verdict     the invariants of plans, by name
+    campaign    all of one server's captures
+    reference   what a person calls a capture: a folder, a major, a revision
     comparing   two captures, node by node
     render      the same as text, Markdown and HTML
 

@@ -1,9 +1,9 @@
 """Explain every statement of the catalogue on a seeded database; the thin edge of the room.
 
-A statement is prepared with the types of its casts and executed with real arguments, in a transaction that is rolled
-back, first with a custom plan and then with the generic one. Each is run once to warm up and then `repetitions` times;
-the run with the median of buffers is kept. What a rolled-back run leaves behind is vacuumed before the next statement,
-for dead rows and pages that are no longer all visible would be counted for it.
+A statement is prepared with the types of its casts and executed with real arguments, in a session with the engine's
+settings and a transaction that is rolled back, first with a custom plan and then with the generic one. Each is run once
+to warm up and then `repetitions` times; the run with the median of buffers is kept. What a rolled-back run leaves is
+vacuumed before the next statement, for dead rows and pages that are no longer all visible would be counted for it.
 
 Functions in PL/pgSQL hide their statements from EXPLAIN. Where the server has auto_explain and lets this role load it,
 they are captured through it (`log_nested_statements`), one plan for each text: the costliest run. Where it does not,
@@ -22,6 +22,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
+from engine import sessions
 from engine.schema import migrate
 from engine.statements import AREAS, Catalogue, Statement, load_migrations
 from results.plans import profiles, sample
@@ -29,7 +30,7 @@ from results.plans.arguments import CASES, Case
 from results.plans.folder import MODES, Captured, Environment, Explained, Index, Inner, Mode, Table
 from results.plans.profiles import Profile
 from results.plans.sample import Sample
-from results.plans.tree import CHANGES, Node, Plan, parse, shape, walk
+from results.plans.tree import CHANGES, Node, Plan, anonymous, parse, shape, walk
 
 STATEMENT_TIMEOUT_MS: Final = 120_000
 # Inner statements of one call that are read: a runaway loop must not fill the memory.
@@ -74,8 +75,9 @@ WHERE p.pronamespace = 'public'::regnamespace AND l.lanname = 'plpgsql'
 Tick = Callable[[str], None]
 
 
-def prepare(dsn: str, profile: Profile) -> None:
-    """Migrate an empty database and fill it. Background vacuuming is off there, for it would come in between."""
+def create(dsn: str) -> None:
+    """Migrate an empty database, and leave it vacuumed. Background vacuuming is off there, for it would come in
+    between."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         for area in AREAS:
             migrate(connection, area)
@@ -85,7 +87,30 @@ def prepare(dsn: str, profile: Profile) -> None:
             connection.execute(
                 sql.SQL("ALTER TABLE {} SET (autovacuum_enabled = off)").format(sql.Identifier(table))
             )
-        profiles.seed(connection, profile)
+        connection.execute("VACUUM (ANALYZE)")
+
+
+def fill(dsn: str, profile: Profile, *, analysed: bool = True) -> None:
+    """Fill a created database, and leave it vacuumed and analysed, or as the inserts left it."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        profiles.fill(connection, profile)
+        if analysed:
+            connection.execute("VACUUM (ANALYZE)")
+
+
+def empty(dsn: str) -> None:
+    """Delete all rows. Statistics, plans and pages stay as they are."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for (table,) in connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'pgreferee_migrations'"
+        ).fetchall():
+            connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
+
+
+def prepare(dsn: str, profile: Profile) -> None:
+    """Create and fill."""
+    create(dsn)
+    fill(dsn, profile)
 
 
 def key_of(
@@ -99,14 +124,17 @@ def key_of(
 
 
 class Session:
-    """One connection to a seeded database, which explains statements there and changes nothing."""
+    """One connection to a seeded database, which explains statements there and changes nothing. `settings`: what a
+    session of the engine begins with; empty for statements that are not the engine's."""
 
-    def __init__(self, dsn: str, *, repetitions: int = 3) -> None:
+    def __init__(self, dsn: str, *, repetitions: int = 3, settings: str = sessions.SETTINGS) -> None:
         # Psycopg's own prepared statements would take ours along when they are discarded.
         self.connection = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
         self.repetitions = repetitions
         self._notices: list[str] = []
         self._dirty: set[str] = set()
+        if settings:
+            self.connection.execute(settings.encode())
         for name, value in SESSION.items():
             self.set(name, value)
         self._plpgsql = tuple(row[0] for row in self.connection.execute(_FUNCTIONS).fetchall())
@@ -149,7 +177,7 @@ class Session:
     def estimated(self, statement: Statement, arguments: Sequence[Any], mode: Mode) -> Node:
         """The plan alone, without running it."""
         with self._prepared(statement, mode) as execute:
-            return self._plan(execute(arguments), "EXPLAIN (FORMAT JSON)").root
+            return self.plan(execute(arguments), "EXPLAIN (FORMAT JSON)").root
 
     def environment(
         self, *, source: str, profile: Profile, labels: Iterable[str], note: str = ""
@@ -210,13 +238,12 @@ class Session:
     ) -> Explained:
         with self._prepared(statement, mode) as execute:
             line = execute(arguments)
-            self._plan(line, EXPLAIN)
-            runs = sorted(
-                (self._plan(line, EXPLAIN).root for _ in range(self.repetitions)), key=lambda n: n.buffers
-            )
+            self.plan(line)
+            runs = sorted((self.plan(line).root for _ in range(self.repetitions)), key=lambda n: n.buffers)
             return Explained(plan=runs[len(runs) // 2], inner=self._inner(line) if inner else ())
 
-    def _plan(self, line: sql.Composable, explain: str) -> Plan:
+    def plan(self, line: sql.Composable, explain: str = EXPLAIN) -> Plan:
+        """What EXPLAIN says of an EXECUTE, in a transaction that is rolled back."""
         with self.connection.transaction(force_rollback=True):
             row = self.connection.execute(sql.SQL("{} {}").format(sql.SQL(explain), line)).fetchone()
         assert row is not None
@@ -252,8 +279,7 @@ class _Prepared:
         session, statement = self._session, self._statement
         session.connection.execute("DISCARD PLANS")
         session.set("plan_cache_mode", f"force_{self._mode}_plan")
-        types = f" ({', '.join(statement.types)})" if statement.types else ""
-        session.connection.execute(f"PREPARE captured{types} AS {statement.text}".encode())
+        session.connection.execute(preparation("captured", statement).encode())
         return self._execute
 
     def __exit__(self, *_: object) -> None:
@@ -262,10 +288,22 @@ class _Prepared:
             self._session.set("plan_cache_mode", "auto")
 
     def _execute(self, arguments: Sequence[Any]) -> sql.Composable:
-        values = self._statement.encode(tuple(arguments))
-        if not values:
-            return sql.SQL("EXECUTE captured")
-        return sql.SQL("EXECUTE captured ({})").format(sql.SQL(", ").join(map(sql.Literal, values)))
+        return execution("captured", self._statement.encode(tuple(arguments)))
+
+
+def preparation(name: str, statement: Statement) -> str:
+    """The PREPARE of a statement, with the types of its casts."""
+    types = f" ({', '.join(statement.types)})" if statement.types else ""
+    return f"PREPARE {name}{types} AS {statement.text}"
+
+
+def execution(name: str, values: Sequence[Any]) -> sql.Composed:
+    """The EXECUTE of a prepared statement."""
+    if not values:
+        return sql.SQL("EXECUTE {}").format(sql.Identifier(name))
+    return sql.SQL("EXECUTE {} ({})").format(
+        sql.Identifier(name), sql.SQL(", ").join(map(sql.Literal, values))
+    )
 
 
 def gathered(notices: Iterable[str]) -> tuple[Inner, ...]:
@@ -278,7 +316,7 @@ def gathered(notices: Iterable[str]) -> tuple[Inner, ...]:
         told = json.loads(body)
         text = " ".join(told["Query Text"].split())
         if not text.upper().startswith(("EXECUTE CAPTURED", "PREPARE CAPTURED", "EXPLAIN")):
-            found.setdefault(text, []).append(parse(told).root)
+            found.setdefault(text, []).append(anonymous(parse(told).root))
     return tuple(
         Inner(text=text, calls=len(plans), plan=max(plans, key=lambda plan: plan.buffers))
         for text, plans in found.items()
@@ -324,7 +362,10 @@ def with_ties(
     for case in cases:
         was = captured[case.label]
         plans = dict(was.plans)
-        for mode, explained in was.plans.items():
+        for mode in MODES:
+            if mode not in was.plans:
+                continue
+            explained = was.plans[mode]
             again = session.estimated(catalogue[case.statement], case.make(there), mode)
             if shape(again) != shape(explained.plan):
                 plans[mode] = Explained(plan=explained.plan, inner=explained.inner, alternate=again)

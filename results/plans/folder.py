@@ -21,7 +21,8 @@ from results.plans.tree import Node
 from results.runs import write_json
 
 SCHEMA: Final = 1
-Mode = Literal["custom", "generic"]
+Mode = Literal["custom", "generic", "kept"]
+# The plans of a session that plans now. The third is of one that planned when the tables were empty (`kept`).
 MODES: Final[tuple[Mode, ...]] = ("custom", "generic")
 
 

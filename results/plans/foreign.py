@@ -55,7 +55,7 @@ def capture(dsn: str, source: str, out: Path, sql: Path, schema: Path, seed: Pat
                 connection.execute(path.read_bytes())
         except psycopg.Error as error:
             raise UsageError(f"{path.name}: {str(error).strip().splitlines()[0]}") from error
-    session = Session(dsn)
+    session = Session(dsn, settings="")
     try:
         session.connection.execute("VACUUM (ANALYZE)")
         captured = {

@@ -6,11 +6,19 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
 from results.plans.comparing import Comparison, Difference, Row
+from results.plans.conditions import Under
 from results.plans.tree import Node
+from results.plans.verdict import Verdict
 
 # Differences of one kind that are shown of one statement, and statements' trees in one page.
 MOST: Final = 400
+# Differences under one condition that are shown on a terminal.
+MOST_UNDER: Final = 12
 
 _STYLE: Final = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 100rem; padding: 0 1rem; color: #1c2024; }
@@ -89,6 +97,37 @@ def html(comparison: Comparison) -> str:
         f"<p>{comparison.statements} statements; {escape(_counted(comparison.differences))}.</p></html>"
     )
     return "\n".join(parts)
+
+
+def under(major: int, changed: Under) -> str:
+    """What a condition changed, the worst first; the record has the rest."""
+    told = [each for each in changed.differences if each.severity not in ("estimate", "better")]
+    statements = len({each.label for each in told})
+    lines = [
+        f"{major} under {changed.condition} ({changed.note}): {statements} statements, {_counted(changed.differences)}"
+    ]
+    lines += [f"  {each}" for each in told[:MOST_UNDER]]
+    if len(told) > MOST_UNDER:
+        lines.append(f"  and {len(told) - MOST_UNDER} more in differences.json")
+    return "\n".join(lines)
+
+
+def invariants(verdict: Verdict) -> Table:
+    """Each invariant of plans, what became of it, and the reason where it is unknown."""
+    styles = {"held": "green", "violated": "bold red", "unknown": "yellow", "not_exercised": "dim"}
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("invariant", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("checked", justify="right")
+    table.add_column("violations", justify="right")
+    for each in verdict.invariants:
+        table.add_row(
+            each.invariant,
+            Text(each.verdict.replace("_", " "), styles[each.verdict]),
+            f"{each.checked:,}",
+            f"{each.violated:,}" if each.violated else "",
+        )
+    return table
 
 
 def tree_text(node: Node, depth: int = 0) -> Iterable[str]:

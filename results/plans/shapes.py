@@ -1,10 +1,13 @@
 """The shapes that must hold on every version (plans.md, "Shapes that must hold"): data for each statement, pure checks.
 
 Rules, each by the name that a violation carries. A unit is one row of the batch; a statement about one row has a
-unit of one. What was never executed breaks no rule.
+unit of one. What was never executed breaks no rule. Of a plan that a session kept from when there was next to nothing
+(`kept`) only what it reads of tables counts, which is what grows: `seq-scan`, `pages`, and `rows` of scans. Between two
+indexes that both find the row such a plan throws a coin, and what a batch is joined to in memory is a batch.
 
-    index           the named scan rides one of its indexes; a table no larger than the small profile may be read whole
-    seq-scan        no other Seq Scan of a table that is larger than that
+    index           the named scan rides one of its indexes; a table no larger than the small profile may be read whole,
+                    but in a session that is barred from it: there, no index could have answered
+    seq-scan        no other Seq Scan of a table that is larger than that, or of any in a session that is barred from it
     stranger        a closed statement reads no table but those that it names
     rows            no node handles more rows (brought or looked at in vain, over all loops) than `rows` units
     loops           no node runs more often than `loops` units
@@ -103,7 +106,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "picker/flush_lock": Shape(probes={"named:g": _PK, "locked:g": _PK}),
     "picker/flush_children": Shape(pages=40),
     "picker/flush_drop": Shape(probes={"s": _by("signals_target")}, pages=30),
-    "picker/flush_consume": Shape(probes={"s": _by("signals_pkey")}),
+    "picker/flush_consume": Shape(probes={"consumed:s": _by("signals_pkey"), "s": _by(TID)}),
     "picker/flush_join": Shape(probes={"g": _PK}),
     "picker/flush_recheck": Shape(
         probes={
@@ -146,7 +149,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     ),
     # Reads the buckets whole; it is the only one, and runs every minute or so.
     "limiter/sweep_buckets": Shape(rows=120, loops=4, sort=120, pages=40),
-    "client/counts": Shape(probes={"newest:g": _PK}, rows=10, pages=40),
+    "client/counts": Shape(probes={"newest:g": _PK}, rows=10, sort=10, pages=40),
     "client/inspect": Shape(probes={"g": _PK}),
     "client/outcome": Shape(one=True, probes={"g": _PK}),
     "client/page": Shape(probes={"looked_at:g": _PK}, rows=4, pages=30),
@@ -157,7 +160,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "store/lock": Shape(probes={"e": _EXECUTIONS}),
     "store/commit": Shape(
         probes={
-            "found:e": _EXECUTIONS,
+            "found:x": _EXECUTIONS,
             "found:p": _EVENTS,
             "updated:e": _EXECUTIONS,
             "stepped:t": _TRACE,
@@ -207,6 +210,19 @@ SHAPES: Final[Mapping[str, Shape]] = {
 }
 # Seq Scans that a limit ends: cases, by their label.
 BOUNDED: Final = frozenset(("transport/depth@all",))
+_LANES: Final = (
+    "both indexes of an empty outbox cost the same, and the lanes' finds a row as well: before 18 by reading all of it,"
+    " which is as long as the outbox"
+)
+# Statements whose kept plan may read more, and why.
+KEPT: Final[Mapping[str, str]] = {
+    "maintenance/gc_select": "13 sorts all that is terminal by (updated_at, id), where later versions sort within an"
+    " instant; an analyze of the table ends it, and the sweep is one in minutes",
+    "relay/ack": _LANES,
+    "relay/move": _LANES,
+    "store/ack_outbox": _LANES,
+    "picker/reap": "13 sorts all leases that have run out, where later versions sort within an instant",
+}
 
 
 def check(capture: Capture, shapes: Mapping[str, Shape] = SHAPES) -> list[Violation]:
@@ -217,20 +233,27 @@ def check(capture: Capture, shapes: Mapping[str, Shape] = SHAPES) -> list[Violat
         violation
         for captured in capture.statements.values()
         for violation in check_statement(
-            captured, environment.tables, environment.profile.batch, shapes.get(captured.statement, Shape())
+            captured,
+            environment.tables,
+            environment.profile.batch,
+            shapes.get(captured.statement, Shape()),
+            barred=environment.settings.get("enable_seqscan") == "off",
         )
     ]
 
 
 def check_statement(
-    captured: Captured, tables: Mapping[str, Table], batch: int, shape: Shape
+    captured: Captured, tables: Mapping[str, Table], batch: int, shape: Shape, *, barred: bool = False
 ) -> list[Violation]:
-    """The rules broken by one statement, in both modes, the statements inside its functions included."""
+    """The rules broken by one statement, in all modes, the statements inside its functions included. `barred`: its
+    session does without sequential scans where it can."""
     if captured.error:
         return [Violation(captured.label, "both", "failed", "", captured.error)]
     found: list[Violation] = []
     for mode, explained in captured.plans.items():
-        judged = _Judged(captured.label, mode, tables, 1 if shape.one else batch, shape)
+        if mode == "kept" and captured.statement in KEPT:
+            continue
+        judged = _Judged(captured.label, mode, tables, 1 if shape.one else batch, shape, barred=barred)
         found += judged.whole(explained.plan)
         for inner in explained.inner:
             found += judged.nodes(inner.plan, f"inside: {inner.text[:60]}: ")
@@ -252,7 +275,10 @@ def indexes_of(scan: Node) -> set[str]:
 
 
 class _Judged:
-    def __init__(self, label: str, mode: Mode, tables: Mapping[str, Table], unit: int, shape: Shape) -> None:
+    def __init__(
+        self, label: str, mode: Mode, tables: Mapping[str, Table], unit: int, shape: Shape, *, barred: bool
+    ) -> None:
+        self._barred = barred
         self._label = label
         self._mode = mode
         self._tables = tables
@@ -261,8 +287,9 @@ class _Judged:
 
     def whole(self, root: Node) -> Iterator[Violation]:
         yield from self.nodes(root, "")
-        yield from self._probes(root)
-        yield from self._locks(root, (), in_cte=False)
+        if self._mode != "kept":
+            yield from self._probes(root)
+            yield from self._locks(root, (), in_cte=False)
         most = self._shape.pages * self._unit + SLACK
         if root.buffers > most:
             yield self._broken("pages", "", f"{root.buffers:,} buffers, not at most {most:,.0f}")
@@ -271,9 +298,12 @@ class _Judged:
         unit, shape = self._unit, self._shape
         for path, node in ran(root):
             where = prefix + path
-            if node.kind == "Seq Scan" and not self._small(node) and self._label not in BOUNDED:
+            barred = self._barred and node.relation in self._tables
+            if node.kind == "Seq Scan" and (barred or not self._small(node)) and self._label not in BOUNDED:
                 rows = self._tables[node.relation].rows if node.relation in self._tables else 0
                 yield self._broken("seq-scan", where, f"reads {node.relation} whole, {rows:,} rows")
+            if self._mode == "kept" and not (node.kind in SCANS and node.relation):
+                continue
             if not self._reads_small_table(node):
                 if node.handled > shape.rows * unit + SLACK:
                     yield self._broken(
@@ -319,7 +349,11 @@ class _Judged:
             ):
                 used = ", ".join(sorted(indexes_of(node)))
                 yield self._broken("index", path, f"{name} rides {used}, not {' or '.join(wanted)}")
-            elif node.loops and node.kind == "Seq Scan" and (not self._small(node) or wanted == (TID,)):
+            elif (
+                node.loops
+                and node.kind == "Seq Scan"
+                and (self._barred or not self._small(node) or wanted == (TID,))
+            ):
                 yield self._broken("index", path, f"{name} rides no index, not {' or '.join(wanted)}")
         for name in self._shape.probes.keys() - seen:
             if not any(part.startswith(f"{name}@") for part in seen):

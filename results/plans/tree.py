@@ -43,6 +43,7 @@ CHANGES: Final = frozenset(("Insert", "Update", "Delete", "Merge"))
 _INITPLAN: Final = re.compile(r"(?:InitPlan|SubPlan) (\d+) \(returns ([$\d,]+)\)")
 _RUN_CONSTANT: Final = re.compile(r"'(?:[^']|'')*'::(?!durable_status\b)(\w+(?: \w+)*(?:\[\])?)")
 _TEXT_CONSTANT: Final = re.compile(r"^text$|^character varying$|^boolean$")
+_TEXT: Final = re.compile(r"'(?:[^']|'')*'::text")
 _RESULT: Final = re.compile(r"\((?:InitPlan|SubPlan) \d+\)\.col\d+")
 _HASHED: Final = re.compile(
     r"\((?:ANY \([^()]* = )?\(?hashed SubPlan \d+\)?(?:\.col\d+\)*)?\)|\(?hashed SubPlan \d+\)?"
@@ -151,6 +152,14 @@ def paths(root: Node) -> Iterator[tuple[str, Node]]:
 def ran(root: Node) -> Iterator[tuple[str, Node]]:
     """As `paths`, without what was never executed."""
     return ((path, node) for path, node in paths(root) if node.loops > 0)
+
+
+def anonymous(node: Node) -> Node:
+    """The same plan with every text constant as data: inside a function they are its arguments."""
+    conditions = {name: _TEXT.sub("?::text", text) for name, text in node.conditions.items()}
+    return msgspec.structs.replace(
+        node, conditions=conditions, children=tuple(anonymous(child) for child in node.children)
+    )
 
 
 def shape(node: Node) -> Any:

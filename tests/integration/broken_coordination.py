@@ -13,7 +13,7 @@ COORDINATION_FORMS: Mapping[str, Mapping[str, tuple[Patch, ...]]] = {
         "maintenance/gc_select": (Patch("g.updated_at < now()", "g.updated_at <= now()"),)
     },
     "consumes-what-is-another's": {
-        "picker/flush_consume": (Patch("s.id = c.id AND s.target_id = c.target_id", "s.id = c.id"),)
+        "picker/flush_consume": (Patch("    WHERE s.target_id = c.target_id\n", ""),)
     },
     "delivery-says-it-woke": {
         "picker/signal": (Patch("CASE WHEN t.parked THEN w.queue END AS woken", "w.queue AS woken"),)

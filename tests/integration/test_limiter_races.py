@@ -96,12 +96,11 @@ class Limited:
     def paused(self) -> PostgresLimiter:
         """A limiter whose admit waits for PAUSE after its snapshot and before its first lock."""
         text = self.catalogue["limiter/admit"].text
-        old = "WHERE g.status = 'executing'\n    ORDER BY g.id"
+        old = "WHERE g.id = c.id AND g.locked_by = c.claim AND g.status::text = 'executing'\n"
         assert text.count(old) == 1
-        pause = (
-            f"WHERE g.status = 'executing' AND (SELECT pg_advisory_xact_lock_shared({PAUSE})) IS NOT NULL\n"
+        text = text.replace(
+            old, f"{old}            AND (SELECT pg_advisory_xact_lock_shared({PAUSE})) IS NOT NULL\n"
         )
-        text = text.replace(old, f"{pause}    ORDER BY g.id")
         return PostgresLimiter(self.limiter.limits, self.catalogue.patched({"limiter/admit": text}))
 
     def stop_at_bucket(self, session: str, key: str, number: int) -> None:

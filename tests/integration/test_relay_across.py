@@ -14,7 +14,7 @@ from engine.operation import perform
 from engine.postgres import Server, fresh_database
 from engine.relay import AsyncRelayAcross
 from engine.relay.handover import Handover
-from engine.sessions import Sessions, configure_indexed
+from engine.sessions import Sessions
 from engine.store import AsyncShardedStore, CommitOutcomeUnknown, Emit, Event, Execution, Spawn
 from engine.store.shards import shard_of
 from engine.transport.sharded import AsyncShardedTransport
@@ -124,7 +124,7 @@ def test_who_is_frozen_in_his_turn_loses_it_and_goes_on_without_an_error(
     async def act(bench: Bench) -> None:
         await bench.emit("m")
         relay, notes = await bench.relay(), Notes()
-        frozen = Sessions(dsns[0], notes, size=1, name="frozen", configure=configure_indexed)
+        frozen = Sessions(dsns[0], notes, size=1, name="frozen")
         async with frozen:
             async with frozen.within("relay.turn", Handover().turn(), "turn_lost") as mine:
                 assert mine

@@ -91,7 +91,7 @@ def touched(courier: Courier, session: psycopg.Connection[Any]) -> dict[str, int
 @pytest.mark.slow(15)
 @pytest.mark.parametrize("state", ["planned when empty", "never analyzed", "analyzed"])
 def test_no_operation_reads_more_than_a_few_rows_of_any_table(courier: Courier, state: str) -> None:
-    session = sessions.connect(courier.dsn, "planner", sessions.INDEXED)
+    session = sessions.connect(courier.dsn, "planner")
     for table in TABLES:
         courier.rows(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
     if state == "planned when empty":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,9 +14,10 @@ import pytest
 from engine.errors import UsageError
 from engine.statements import Catalogue
 from invariants.mutants import PLANS
-from results.plans import arguments, render
-from results.plans.command import baselines
+from invariants.plans import PLAN_INVARIANTS
+from results.plans import arguments, reference, render
 from results.plans.comparing import Explanation, aligned, compare, read_explanations
+from results.plans.conditions import overclaims
 from results.plans.folder import (
     Capture,
     Captured,
@@ -29,8 +32,10 @@ from results.plans.folder import (
 from results.plans.growth import Point, fitted, slope
 from results.plans.hazards import hazards_of
 from results.plans.profiles import PROFILES
+from results.plans.reference import baselines
 from results.plans.shapes import SHAPES, Shape, check, check_statement, scan_name
 from results.plans.tree import Node, parse, paths, shape, walk
+from results.plans.verdict import INVARIANTS, RULES, Judged, judge
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "plans"
 CATALOGUE = Catalogue.load()
@@ -387,3 +392,126 @@ def test_what_differs_between_the_baselines_of_two_versions_is_explained(a: str,
     reasons = read_explanations(baselines() / "explanations.toml")
     comparison = compare(read(baselines() / a), read(baselines() / b), reasons)
     assert [str(each) for each in comparison.differences if each.counts] == []
+
+
+def test_a_seq_scan_in_a_session_that_is_barred_from_it_means_that_no_index_answers() -> None:
+    small = captured(leaf("t", kind="Seq Scan", index="", relation="timers", rows=1_000.0))
+    tables, shaped = {"timers": Table(1_000, 1)}, Shape(probes={"t": ("timers_pkey",)}, rows=20)
+    assert check_statement(small, tables, 100, shaped) == []
+    assert {each.rule for each in check_statement(small, tables, 100, shaped, barred=True)} == {
+        "index",
+        "seq-scan",
+    }
+
+
+def test_of_a_kept_plan_only_what_it_reads_counts() -> None:
+    def broken_by(plan: Node) -> set[str]:
+        kept = Captured(label="x", statement="x", text="", key="", plans={"kept": Explained(plan=plan)})
+        tables, shaped = {"gen_durable": Table(100_000, 1)}, Shape(probes={"g": ("gen_durable_pick",)})
+        return {each.rule for each in check_statement(kept, tables, 100, shaped)}
+
+    assert broken_by(over(leaf(index="gen_durable_pkey"), kind="Sort", rows=5_000.0)) == set()
+    assert broken_by(leaf(rows=5_000.0)) == {"rows"}
+    assert broken_by(leaf(kind="Seq Scan", index="")) == {"seq-scan"}
+
+
+def verdicts(*judged: Judged, explanations: Sequence[Explanation] = ()) -> dict[str, str]:
+    return {each.invariant: each.verdict for each in judge(judged, explanations).invariants}
+
+
+def test_the_list_of_invariants_has_those_of_plans() -> None:
+    assert dict(PLAN_INVARIANTS) == dict(INVARIANTS)
+    assert set(RULES.values()) <= set(INVARIANTS)
+    assert {name for mutant in PLANS.values() for name in mutant.caught_by} <= set(INVARIANTS)
+
+
+def test_a_sound_capture_holds_and_has_no_other_version_to_be_stable_beside() -> None:
+    capture = a_capture(captured(leaf(), label="x"))
+    assert verdicts(Judged(capture)) == {
+        "plan-index": "held",
+        "plan-o-batch": "held",
+        "plan-generic": "held",
+        "plan-stable": "not_exercised",
+    }
+    assert judge([Judged(capture)]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("invariant", "judged"),
+    [
+        ("plan-index", Judged(a_capture(captured(leaf(kind="Seq Scan", index=""), label="x")))),
+        ("plan-o-batch", Judged(a_capture(captured(leaf(rows=900.0), label="x")))),
+        ("plan-o-batch", Judged(a_capture(captured(leaf(), label="x")), excess=["x: growth"], fits=1)),
+        ("plan-generic", Judged(a_capture(captured(leaf(), leaf(hits=900), label="x")))),
+        (
+            "plan-stable",
+            Judged(
+                a_capture(captured(leaf(), label="x")),
+                others=[a_capture(captured(leaf(index="gen_durable_pkey"), label="x"), major=17)],
+            ),
+        ),
+    ],
+)
+def test_what_breaks_an_invariant_of_plans_breaks_it_alone(invariant: str, judged: Judged) -> None:
+    found = verdicts(judged)
+    assert [name for name, word in found.items() if word == "violated"] == [invariant]
+    assert judge([judged]).exit_code == 1
+
+
+def test_what_is_explained_breaks_neither_stable_nor_generic() -> None:
+    capture = a_capture(captured(leaf(), leaf(hits=900), label="x"))
+    other = a_capture(captured(leaf(index="gen_durable_pkey"), leaf(hits=900), label="x"), major=17)
+    accepted = [Explanation("x", severity, "a reason") for severity in ("hazard", "shape")]
+    found = verdicts(Judged(capture, others=[other]), explanations=accepted)
+    assert (found["plan-generic"], found["plan-stable"]) == ("held", "held")
+
+
+def test_a_statement_that_nothing_asked_makes_the_verdict_unknown() -> None:
+    verdict = judge([Judged(a_capture(captured(leaf(), label="x")), missing=["picker/new"])])
+    assert (verdict.verdict, verdict.exit_code) == ("unknown", 4)
+    assert "picker/new" in (verdict.reason or "")
+
+
+def test_only_statements_of_the_same_text_are_held_against_another_version() -> None:
+    other = a_capture(
+        msgspec.structs.replace(captured(leaf(index="gen_durable_pkey"), label="x"), text="SELECT 2"),
+        major=17,
+    )
+    judged = Judged(a_capture(captured(leaf(), label="x")), others=[other])
+    assert verdicts(judged)["plan-stable"] == "not_exercised"
+
+
+def test_a_claim_that_brings_more_than_its_batch_is_told_under_any_plan() -> None:
+    assert overclaims(a_capture(captured(leaf(rows=100.0)))) == ()
+    assert len(overclaims(a_capture(captured(leaf(rows=101.0))))) == 2
+
+
+def test_a_revision_of_a_baseline_is_read_from_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*command: str) -> None:
+        subprocess.run(
+            ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost", *command],
+            check=True,
+        )
+
+    old, new = a_capture(captured(leaf(hits=1))), a_capture(captured(leaf(hits=2)))
+    monkeypatch.setattr(reference, "baselines", lambda: tmp_path)
+    git("init", "-q")
+    for capture in (old, new):
+        for each in capture.statements.values():
+            write_statement(tmp_path / "18", each)
+        write_environment(tmp_path / "18", capture.environment)
+        git("add", "-A")
+        git("commit", "-qm", "baseline")
+    assert reference.named("18") == new
+    assert reference.named("HEAD:18") == new
+    assert reference.named("HEAD~1:18") == old
+    for name, told in (
+        ("HEAD~9:18", "is no revision here"),
+        ("HEAD:17", "has no baseline of 17"),
+        ("17", "there is no baseline of 17: there are 18"),
+        ("nowhere", "is no folder"),
+        (":18", "is no folder"),
+        ("--help:18", "is no revision"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            reference.named(name)

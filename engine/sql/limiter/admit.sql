@@ -1,7 +1,7 @@
 -- Let claimed rows start: a slot for each row $1 under claim $2 that has a gate and wants one ($3), and its weight in
 -- tokens for each that has a rate. Returns every row that is still the claim's with the shard stamped on it, whether it
 -- may start, and what is wrong with it if no wait will ever help.
--- Index: primary keys, one probe per row and per bucket key.
+-- Index: primary keys, one probe per row, in the form that picker/heartbeat has, and per bucket key.
 -- Order: per key in pick order (priority, eligible_at, id). A gate admits the prefix that its slots fit, a rate the
 -- prefix of those whose cumulative weight fits. Only rows that pass both are paid for. The draw on a rate is spread
 -- over the shards in proportion to their levels, so that all of them have room to refill, as one counter would.
@@ -29,12 +29,25 @@ WITH wanted AS MATERIALIZED (
         g.rate_limit AS rate,
         split_part(g.rate_limit, ':', 1) AS rate_name,
         g.weight
-    FROM gen_durable AS g
-    INNER JOIN unnest($1::bigint[], $2::text[], $3::boolean[]) AS c (id, claim, slot)
-        ON g.id = c.id AND g.locked_by = c.claim
-    WHERE g.status = 'executing'
-    ORDER BY g.id
-    FOR NO KEY UPDATE OF g SKIP LOCKED
+    FROM (
+        SELECT u.id, u.claim, u.slot
+        FROM unnest($1::bigint[], $2::text[], $3::boolean[]) AS u (id, claim, slot)
+        ORDER BY u.id
+    ) AS c
+    CROSS JOIN LATERAL (
+        SELECT
+            g.id,
+            g.priority,
+            g.eligible_at,
+            g.concurrency_key,
+            g.concurrency_shard,
+            g.concurrency_name,
+            g.rate_limit,
+            g.weight
+        FROM gen_durable AS g
+        WHERE g.id = c.id AND g.locked_by = c.claim AND g.status::text = 'executing'
+        FOR NO KEY UPDATE OF g SKIP LOCKED
+    ) AS g
 ),
 
 checked AS MATERIALIZED (

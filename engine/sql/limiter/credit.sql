@@ -1,6 +1,6 @@
 -- Give back the slots ($1 key, $2 shard) that transaction $3 freed: to the shard's debt first, then to its level.
 -- Returns the shards that were changed.
--- Index: primary key, one probe per shard.
+-- Index: primary key, one probe per shard, in the form that picker/heartbeat has.
 -- Race 1: reconcile has counted since that transaction committed, and has given the slot back already. A shard keeps
 -- the snapshot of its last count: what that one saw is not given twice (docs/findings.md, "a slot given back twice").
 -- Race 2: admits, other credits. Locks wait here, in (key, shard) order, all of them before the first change: an admit
@@ -15,11 +15,17 @@ WITH freed AS MATERIALIZED (
 due AS MATERIALIZED (
     SELECT
         b.key, b.shard, f.slots
-    FROM gen_durable_buckets AS b
-    INNER JOIN freed AS f ON b.key = f.key AND b.shard = f.shard
-    WHERE b.kind = 'conc' AND NOT pg_visible_in_snapshot($3::text::xid8, b.counted)
-    ORDER BY b.key, b.shard
-    FOR UPDATE OF b
+    FROM (SELECT u.key, u.shard, u.slots FROM freed AS u ORDER BY u.key, u.shard) AS f
+    CROSS JOIN LATERAL (
+        SELECT
+            b.key,
+            b.shard
+        FROM gen_durable_buckets AS b
+        WHERE
+            b.kind = 'conc' AND b.key = f.key AND b.shard = f.shard
+            AND NOT pg_visible_in_snapshot($3::text::xid8, b.counted)
+        FOR UPDATE OF b
+    ) AS b
 )
 
 UPDATE gen_durable_buckets AS b

@@ -1,5 +1,6 @@
 -- Delete the rows of $1 that are terminal and have no children. Returns id and the transaction.
--- Index: primary key, also for the re-join; the children's probe and the foreign key's own look for children ride
+-- Index: primary key, also for the re-join, and the status as text, lest a plan that was made when there was next to
+-- nothing read all of gen_durable_gc; the children's probe and the foreign key's own look for children ride
 -- gen_durable_parent, the cascades the primary key of signal receipts and signals_target.
 -- Race: another collector has the row, or a signal's foreign key check shares it: skipped. This statement waits for
 -- nobody. A bare DELETE would wait, in the order of its plan: two collectors with one page and two plans would wait for
@@ -16,7 +17,7 @@ WITH doomed AS MATERIALIZED (
         WHERE c.parent_id = g.id
         LIMIT 1
     ) AS child ON true
-    WHERE g.id = ANY ($1::bigint[]) AND g.status IN ('done', 'failed') AND child.stays IS NULL
+    WHERE g.id = ANY ($1::bigint[]) AND g.status::text IN ('done', 'failed') AND child.stays IS NULL
     ORDER BY g.id
     FOR UPDATE OF g SKIP LOCKED
 )

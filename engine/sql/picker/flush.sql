@@ -1,7 +1,9 @@
 -- Commit a batch of outcomes: one guarded UPDATE, whatever the batch's size. Returns the claims whose outcome
 -- committed, the transaction that did it, and what the riders and the caller go on with: the gate slot that a row gave
 -- up, the parent of a row that ended. A claim that is absent is stale and changed nothing.
--- Index: primary key, one probe per row and per parent.
+-- Index: primary key, one probe per row and per parent. A session may keep a plan from when there was next to nothing
+-- (docs/findings.md, "A plan for an empty queue"), so it is left no choice: OFFSET 0 keeps a probe a probe, the ids to
+-- be locked come as an array, and the status is tested where, or as what, no partial index can answer for it.
 -- Race 1: the lease ran out and the row was reaped, perhaps claimed again. locked_by names one claim, not one worker,
 -- so the guard fails even when the same node claimed the row again (docs/findings.md, "a worker is not a claim").
 -- Race 2: an inline continuation commits and keeps its claim; one that was sent twice, the first time into a
@@ -31,9 +33,24 @@ named AS MATERIALIZED (
     SELECT
         g.id,
         CASE WHEN o.kind IN ('done', 'stop') THEN g.parent_id END AS parent_id
-    FROM gen_durable AS g
-    INNER JOIN outcome AS o ON g.id = o.id
+    FROM outcome AS o
+    CROSS JOIN LATERAL (
+        SELECT
+            g.id,
+            g.status,
+            g.locked_by,
+            g.parent_id
+        FROM gen_durable AS g
+        WHERE g.id = o.id
+        OFFSET 0
+    ) AS g
     WHERE g.status = 'executing' AND g.locked_by = o.claim
+),
+
+wanted AS MATERIALIZED (
+    SELECT id FROM named
+    UNION
+    SELECT parent_id FROM named
 ),
 
 locked AS MATERIALIZED (
@@ -45,11 +62,7 @@ locked AS MATERIALIZED (
         g.concurrency_key,
         g.concurrency_shard
     FROM gen_durable AS g
-    INNER JOIN (
-        SELECT id FROM named
-        UNION
-        SELECT parent_id FROM named
-    ) AS n ON g.id = n.id
+    WHERE g.id = ANY (array(SELECT w.id FROM wanted AS w))
     ORDER BY g.id
     FOR NO KEY UPDATE OF g
 ),
@@ -115,7 +128,7 @@ SET
     END,
     updated_at = now()
 FROM owned AS o
-WHERE g.id = o.id AND g.locked_by = o.claim AND g.status = 'executing'
+WHERE g.id = o.id AND g.locked_by = o.claim AND g.status::text = 'executing'
     AND (SELECT count(*) FROM locked) > 0
 RETURNING
     g.id,

@@ -1,6 +1,6 @@
 -- Lock the rows of a batch that will spawn children, and the parents of the rows that end in it: the first statement of
 -- such a flush. Returns the (id, claim) pairs still owned; nothing that is owned now can be lost before the commit.
--- Index: primary key.
+-- Index: primary key, in the form that flush has, for its reasons.
 -- Race 1: the reaper comes between the children's insert and the parent's park: it would run the step again, and spawn
 -- twice, beside children that no row has counted. It skips a locked row.
 -- Race 2: the insert that follows may wait for a flush that is ending an identity, so it must come before this flush
@@ -15,9 +15,24 @@ named AS MATERIALIZED (
     SELECT
         g.id,
         CASE WHEN o.kind IN ('done', 'stop') THEN g.parent_id END AS parent_id
-    FROM gen_durable AS g
-    INNER JOIN outcome AS o ON g.id = o.id
+    FROM outcome AS o
+    CROSS JOIN LATERAL (
+        SELECT
+            g.id,
+            g.status,
+            g.locked_by,
+            g.parent_id
+        FROM gen_durable AS g
+        WHERE g.id = o.id
+        OFFSET 0
+    ) AS g
     WHERE g.status = 'executing' AND g.locked_by = o.claim
+),
+
+wanted AS MATERIALIZED (
+    SELECT id FROM named
+    UNION
+    SELECT parent_id FROM named
 ),
 
 locked AS MATERIALIZED (
@@ -27,11 +42,7 @@ locked AS MATERIALIZED (
         g.locked_by,
         g.turn
     FROM gen_durable AS g
-    INNER JOIN (
-        SELECT id FROM named
-        UNION
-        SELECT parent_id FROM named
-    ) AS n ON g.id = n.id
+    WHERE g.id = ANY (array(SELECT w.id FROM wanted AS w))
     ORDER BY g.id
     FOR NO KEY UPDATE OF g
 )

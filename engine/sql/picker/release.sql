@@ -1,20 +1,26 @@
 -- Give claims back untouched: runnable at once, attempt and eligible_at kept. Returns the claims given back, the
 -- transaction, and the gate slots that their rows were stamped with; whether those were drawn, the caller knows.
--- Index: primary key.
+-- Index: primary key, one probe per claim, in the form that heartbeat has.
 -- Race: reaped and claimed by another in between; the guard fails and the row stays the other's.
 -- Locks wait here, in id order, all of them before the first change, for the reason that flush gives. The count is
 -- computed once; joined to, it was counted anew for each row.
 WITH held AS MATERIALIZED (
-    SELECT
-        g.id,
-        g.locked_by AS claim,
-        g.concurrency_key,
-        g.concurrency_shard
-    FROM gen_durable AS g
-    INNER JOIN unnest($1::bigint[], $2::text[]) AS c (id, claim) ON g.id = c.id AND g.locked_by = c.claim
-    WHERE g.status = 'executing'
-    ORDER BY g.id
-    FOR NO KEY UPDATE OF g
+    SELECT h.*
+    FROM (
+        SELECT u.id, u.claim
+        FROM unnest($1::bigint[], $2::text[]) AS u (id, claim)
+        ORDER BY u.id
+    ) AS c
+    CROSS JOIN LATERAL (
+        SELECT
+            g.id,
+            g.locked_by AS claim,
+            g.concurrency_key,
+            g.concurrency_shard
+        FROM gen_durable AS g
+        WHERE g.id = c.id AND g.locked_by = c.claim AND g.status::text = 'executing'
+        FOR NO KEY UPDATE OF g
+    ) AS h
 )
 
 UPDATE gen_durable AS g

@@ -1,7 +1,8 @@
 -- Commit a batch with its effects, one commit per execution, whatever the batch's size. Returns per commit, in order:
 -- its number, whether it won, the version found (null: no row), whether its event was processed before. What lost
 -- changed nothing.
--- Index: primary keys of executions, processed_events, timers and trace, one probe per row.
+-- Index: primary keys of executions, processed_events, timers and trace, one probe per row. OFFSET 0 keeps it a probe,
+-- and the ids stand in the conditions, for a session keeps the plan that it made when there was next to nothing.
 -- Race 1: another writer of the same execution. `store/lock` holds the existing rows, in this transaction, before this
 -- snapshot is taken: what is read here is what is updated. The version is compared once more where it is written.
 -- Race 2: two first saves of one execution. The insert waits for the other's end and then inserts nothing; inserts
@@ -28,10 +29,10 @@ found AS MATERIALIZED (
         i.n,
         e.version,
         exists(
-            SELECT FROM processed_events AS p WHERE p.execution_id = i.id AND p.event_id = i.event
+            SELECT FROM processed_events AS p WHERE p.execution_id = i.id AND p.event_id = i.event OFFSET 0
         ) AS processed
     FROM input AS i
-    LEFT JOIN executions AS e ON i.id = e.id
+    LEFT JOIN LATERAL (SELECT x.version FROM executions AS x WHERE x.id = i.id OFFSET 0) AS e ON true
 ),
 
 updated AS (
@@ -110,6 +111,7 @@ disarmed AS (
     DELETE FROM timers AS t
     USING timed AS d
     WHERE t.execution_id = d.execution_id AND t.path = d.path AND d.fire_at IS NULL
+        AND t.execution_id = ANY ($1::text[])
 ),
 
 stepped AS MATERIALIZED (
@@ -130,7 +132,7 @@ traced AS (
 trimmed AS (
     DELETE FROM trace AS t
     USING stepped AS s
-    WHERE t.execution_id = s.id AND t.idx <= s.idx - $21::integer
+    WHERE t.execution_id = s.id AND t.idx <= s.idx - $21::integer AND t.execution_id = ANY ($1::text[])
 )
 
 SELECT
