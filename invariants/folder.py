@@ -9,6 +9,7 @@ import msgspec
 
 from engine.errors import UsageError
 from invariants.evidence import Evidence, read_evidence, read_ledger_summary
+from invariants.forks import read_lost
 from invariants.history.events import HistoryError
 from invariants.history.operations import Operation, merge_folder
 from invariants.judge import judge
@@ -45,7 +46,7 @@ def judge_folder(folder: Path, evidence: Evidence | None = None) -> Report:
         if shards > 1:
             return judge_shards(recorded, operations)
         [one] = recorded
-        return judge(one.transactions, operations, one.evidence, one.summary)
+        return judge(one.transactions, operations, one.evidence, one.summary, losses=read_lost(folders[0]))
     except (FrameError, DecodeError, HistoryError, msgspec.DecodeError, OSError) as error:
         raise FolderError(f"{folder} cannot be judged: {error}") from error
 

@@ -21,6 +21,7 @@ from invariants.changes import BUCKETS, CONFIGS, SIGNALS, Changes, Columns, Pars
 from invariants.elsewhere import ALONE, Elsewhere
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.exercise import Exercise
+from invariants.forks import Lost, survive
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Relation, Row, Transaction, format_lsn, reduce
 from invariants.ledger.state import Key, State, Step, Table
@@ -258,13 +259,15 @@ def judge(
     evidence: Evidence,
     summary: LedgerSummary,
     elsewhere: Elsewhere = ALONE,
+    losses: Sequence[Lost] = (),
 ) -> Report:
     """Judge a run: `transactions` is called once, and once more when there is evidence to collect.
 
     `operations` is the merged history, None where there is none; `elsewhere` what lives in other shards
-    (`invariants/sharded.py`). Raises what reading the ledger raises.
+    (`invariants/sharded.py`); `losses` what failovers lost. Raises what reading the ledger raises.
     """
-    witness = None if operations is None else Witness(operations)
+    survived = survive(operations or (), losses)
+    witness = None if operations is None else Witness(survived.operations, survived.echoes)
     first = Judge(witness, evidence.areas, elsewhere)
     if evidence.no_ledger is None:
         for transaction in transactions():
@@ -281,6 +284,8 @@ def judge(
         judgements.append(
             judgement(rule.name, rule.checked, rule.findings.count, mine, reason, expected=expected)
         )
+    if survived.judgement is not None:
+        judgements.append(survived.judgement)
     return Report(
         tuple(judgements),
         first.transactions,
@@ -288,6 +293,7 @@ def judge(
         0 if operations is None else len(operations),
         first.exercised,
         evidence.areas,
+        survived.losses,
     )
 
 

@@ -70,7 +70,7 @@ REMARKS = ("count", "phase", "fault", "step")
 # Connection failures, operator intervention, and errors that the driver made up itself.
 UNCERTAIN_CLASSES = ("08", "57")
 # Faults after whose end no session of before is left.
-CRASHES = ("crash", "failover")
+CRASHES = ("crash", "failover", "failover-async")
 # The server's last word to a session that it ends.
 ENDED_SESSION = ("25P03", "57P01", "57P02")
 MASK = 0xFFFFFFFF
@@ -94,11 +94,25 @@ class Ender(msgspec.Struct, frozen=True):
     turns: dict[tuple[int, str], int]
 
 
-class Witness:
-    """An index over a merged history."""
+class Echoes(msgspec.Struct, frozen=True):
+    """What is still remembered of transactions that a failover has lost (`invariants/forks.py`): how many slots may have
+    been given back too often, by gate key and shard; and the rows whose ids have been given out before, or whose signals
+    are lost."""
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
+    slots: dict[tuple[str, int], int] = {}
+    rows: frozenset[int] = frozenset()
+
+    def slots_of(self, key: str) -> int:
+        """Of all shards of a gate."""
+        return sum(count for (name, _), count in self.slots.items() if name == key)
+
+
+class Witness:
+    """An index over a merged history. `echoes`: of what is no longer in it."""
+
+    def __init__(self, operations: Sequence[Operation], echoes: Echoes | None = None) -> None:
         self.operations = operations
+        self.echoes = Echoes() if echoes is None else echoes
         self.enders: dict[int, Operation] = {}
         self.claims: dict[str, Operation] = {}
         # When each process was last seen to begin something.

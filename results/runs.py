@@ -5,6 +5,7 @@
     history-<process>.*     what each process saw (invariants.history)
     ledger.pgoutput         every committed change in commit order (invariants.ledger); of several servers in
                             shard-0/, shard-1/, … with a run.json of its own
+    forks.json, lost-N.*    what failovers to an asynchronous standby lost (invariants/forks.py), beside the ledger
     logs/<process>.log      standard error of every child, and the server's log
 
 A run folder is made before anything starts and its verdict is written last, through a temporary file, so a folder
@@ -29,7 +30,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """`verdict.json`. Times in milliseconds, rates per second. `reason` says why a verdict is `unknown`.
     `exercised`: what the load put the engine through, as {name: {"count", "finding"}}; what did not happen is
     `not_exercised` (`invariants/exercise.py`). `faults`: each as it happened, with what it did; `effects`: what the
-    engine and the clients made of them all (`stress/effects.py`). `postgres`: {"version", "source", "settings"} of the
+    engine and the clients made of them all (`stress/effects.py`); `losses`: what each failover that may lose commits has
+    lost, as `invariants.verdict.Loss`. `postgres`: {"version", "source", "settings"} of the
     server; of several, those of the first, and under `others` a list of the same for the others, in the order of their
     shards."""
 
@@ -45,6 +47,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     seconds: float
     faults: list[dict[str, Any]]
     effects: dict[str, int] = msgspec.field(default_factory=dict)
+    losses: list[dict[str, Any]] = msgspec.field(default_factory=list)
     invariants: dict[str, Any]
     exercised: dict[str, dict[str, int | str]] = msgspec.field(default_factory=dict)
     throughput: dict[str, float]

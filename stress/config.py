@@ -11,6 +11,7 @@ from engine.postgres import Source, parse_pg
 from engine.postgres.standby import OLDEST
 from invariants.mutants import REGISTRY
 from stress.faults import FAULTS, FaultKind
+from stress.faults.plan import FAILOVERS
 from stress.scenarios import SCENARIOS
 from stress.subjects import Subject
 
@@ -118,7 +119,8 @@ def _faults(
         if (reason := _why_impossible(kind, sources, subject)) is not None
     }
     if words == "all":
-        return tuple(name for name in FAULTS if name not in impossible), tuple(impossible.values())
+        possible = tuple(name for name, kind in FAULTS.items() if not kind.loses and name not in impossible)
+        return possible, tuple(reason for name, reason in impossible.items() if not FAULTS[name].loses)
     names = tuple(dict.fromkeys(_known("fault", word.strip(), FAULTS) for word in words.split(",")))
     for name in names:
         if name in impossible:
@@ -130,12 +132,17 @@ def _why_impossible(kind: FaultKind, sources: Sequence[Source], subject: Subject
     """A sentence, or None."""
     if kind.own_server and any(source.kind == "dsn" for source in sources):
         return f"the fault {kind.name!r} needs a server that the harness started: leave it out, or use another --pg"
-    if kind.name == "failover" and any(
+    if kind.name in FAILOVERS and any(
         source.kind == "container" or (source.major or OLDEST) < OLDEST for source in sources
     ):
         return (
-            f"the fault 'failover' needs Postgres {OLDEST} or newer, for slots that outlive it, in processes of this "
+            f"the fault {kind.name!r} needs Postgres {OLDEST} or newer, for slots that outlive it, in processes of this "
             f"machine: leave it out, or use another --pg"
+        )
+    if kind.loses and "picker" not in subject.areas:
+        return (
+            f"the fault {kind.name!r} needs a scenario of the picker: of the store's operations nobody can say which "
+            "ones ran on the server that is gone"
         )
     if kind.name == "poison" and subject.poison is None:
         return f"the fault 'poison' needs rows that nobody can run, and the subject {subject.name!r} has none"

@@ -113,6 +113,7 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
         seconds=round(run.load_seconds, 3),
         faults=[_fault(operation) for operation in operations if operation.f == "fault"],
         effects=effects(operations) if run.config.faults else {},
+        losses=[msgspec.to_builtins(loss) for loss in report.losses],
         invariants=report.invariants(),
         exercised=exercises(report.exercised),
         throughput=_throughput(operations, report, run),

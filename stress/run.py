@@ -38,7 +38,7 @@ from stress.display import Display, Snapshot
 from stress.faults import FAULTS, PlannedFault, plan_faults
 from stress.faults.acts import ACTS
 from stress.faults.ground import Fault, FaultStuck, Ground
-from stress.faults.plan import NODE, SERVER
+from stress.faults.plan import FAILOVERS, NODE, SERVER
 from stress.faults.proxy import LOOPBACK, Proxies
 from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stopped_run
 from stress.recording import Recording
@@ -260,7 +260,7 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
     display.say(f"run {folder}")
     try:
         # What was acknowledged must survive a crash.
-        profile: Profile = "durable" if {"crash", "failover"} & set(config.faults) else "fast"
+        profile: Profile = "durable" if {"crash", *FAILOVERS} & set(config.faults) else "fast"
         with display, ExitStack() as stack:
             servers = tuple(
                 stack.enter_context(provision(source, profile=profile)) for source in config.sources
@@ -332,7 +332,7 @@ def _run(
     with ExitStack() as stack:
         proxies = tuple(stack.enter_context(each) for each in _proxies(config, servers))
         recording = stack.enter_context(
-            Recording.started(servers, folder, failover="failover" in config.faults)
+            Recording.started(servers, folder, failover=not set(FAILOVERS).isdisjoint(config.faults))
         )
         dsns = tuple(server.dsn for server in servers)
         swarm = Swarm(config, dsns, folder, ways=_ways(config, servers, proxies))

@@ -108,6 +108,19 @@ def mark_rest(dsn: str) -> str:
         return str(row[0])
 
 
+def read_tail(dsn: str, slot: str, publication: str) -> list[tuple[int, bytes]]:
+    """(position, message) of all that a server has committed since its slot last moved, which stays where it is. For
+    a server that nobody uses any more. Raises psycopg.Error."""
+    query = (
+        "SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes("
+        "%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)"
+    )
+    with psycopg.connect(plain_text_dsn(dsn), autocommit=True) as connection:
+        return [
+            (parse_lsn(lsn), data) for lsn, data in connection.execute(query.encode(), (slot, publication))
+        ]
+
+
 def drop_slot(dsn: str, slot: str, publication: str, deadline_s: float = 10.0) -> None:
     """Drop both, waiting for the server to let go of the slot. Raises psycopg.Error; absent ones are no
     error."""

@@ -19,6 +19,7 @@ from random import Random
 
 QUIET_SHARE = 0.1
 NODE, SERVER = "node", "server"
+FAILOVERS = ("failover", "failover-async")
 # How finely the planner looks for room, in seconds, and how often it tries its luck before it looks everywhere.
 GRAIN_S = 0.1
 DRAWS = 8
@@ -28,7 +29,8 @@ ROUND_S = 60.0
 @dataclass(frozen=True, slots=True)
 class FaultKind:
     """A kind of fault. `site`: see the module. `period_s`: mean time between two of it; `lasts_leases`: how long it
-    lasts, in lease lengths. `own_server`: it needs a server that the harness started."""
+    lasts, in lease lengths. `own_server`: it needs a server that the harness started. `loses`: what was acknowledged may be
+    lost by it, so it is done only where it is asked for by name."""
 
     name: str
     summary: str
@@ -36,6 +38,7 @@ class FaultKind:
     period_s: float
     lasts_leases: tuple[float, float]
     own_server: bool = False
+    loses: bool = False
 
 
 FAULTS: dict[str, FaultKind] = {
@@ -59,6 +62,10 @@ FAULTS: dict[str, FaultKind] = {
         FaultKind(
             "failover", "a standby is made and kept in step; heal: the server crashes, and the standby takes its place",
             SERVER, 45.0, (2.0, 3.0), own_server=True,
+        ),
+        FaultKind(
+            "failover-async", "the same with a standby that no commit waits for: the last commits are lost",
+            SERVER, 45.0, (2.0, 3.0), own_server=True, loses=True,
         ),
         FaultKind("skew", "a node whose clock is off by minutes or years", NODE, 8.0, (1.5, 2.5)),
         FaultKind("pool", "a node with one connection for everything", NODE, 8.0, (1.5, 2.5)),
