@@ -1,20 +1,20 @@
 """Forks: what a failover to an asynchronous standby lost, and what is left to be judged.
 
-1. The log of the server that crashed and of the one that goes on are the same up to the fork. A transaction whose commit
-   ends behind it is lost, and no other. They are read from the crashed server's own log (`lost-N.pgoutput`, written as
-   the ledger is), so they are known and not inferred. The ledger holds the log that goes on: it is read behind what the
-   standby has, and never has to be taken back.
+1. The log of the server that crashed and of the one that goes on are the same up to the fork. A transaction whose
+   commit ends behind it is lost, and no other. They are read from the crashed server's own log (`lost-N.pgoutput`,
+   written as the ledger is), so they are known and not inferred. The ledger holds the log that goes on: it is read
+   behind what the standby has, and never has to be taken back.
 2. An operation has a session before it begins; so one that began before the old server was gone ran there, and every
    other on the new one. Of those that ran there and were answered:
    a. one whose answer names what a lost transaction did is lost: it never was;
    b. one whose answer names what another transaction did stands: what it saw was committed before it;
    c. one that was over before the first lost commit stands: it can have seen nothing of it;
    d. any other may have seen or done what is no more: nobody knows, as if its answer had been lost.
-3. Nodes and clients remember what is lost, and act on it. A slot that a lost transaction freed may be given back where it
-   is still taken. An id of a lost row or signal is handed out again, and who was told it may mean the one before.
+3. Nodes and clients remember what is lost, and act on it. A slot that a lost transaction freed may be given back where
+   it is still taken. An id of a lost row or signal is handed out again, and who was told it may mean the one before.
    `Echoes` says where; nothing else is excused.
-4. The loss has a bound: what the standby had said to have is not lost (`received`), and so nothing that was acknowledged
-   before the log had grown beyond that (`known_ns`). More is a violation.
+4. The loss has a bound: what the standby had said to have is not lost (`received`), and so nothing that was
+   acknowledged before the log had grown beyond that (`known_ns`). More is a violation.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ class _Traces:
         return "unknown"
 
     def _was_over(self, o: Operation, end_ns: int) -> bool:
-        """Before the first lost commit. A transaction that changed nothing stands in no log that can be read, and its id
-        may be given out again: it was over if the standby is known to have it."""
+        """Before the first lost commit. A transaction that changed nothing stands in no log that can be read, and its
+        id may be given out again: it was over if the standby is known to have it."""
         if o.f in ENDERS and o.result.get("xid") is not None:
             return self.lost.fork.known_ns is not None and end_ns < self.lost.fork.known_ns
         return (end_ns + o.wall_offset_ns) // 1000 < self._from_us
@@ -244,9 +244,9 @@ def _slots(operations: Sequence[Operation], traces: Sequence[_Traces]) -> dict[t
             if o.f in ENDERS and o.result.get("xid") is not None
         }
         for o in operations:
-            if o.f == "credit" and o.start_ns >= trace.lost.fork.gone_ns:
-                if (o.process, o.value["freed_by"] & MASK) in freed:
-                    given.update((key, shard) for key, shard in o.value["slots"])
+            after = o.f == "credit" and o.start_ns >= trace.lost.fork.gone_ns
+            if after and (o.process, o.value["freed_by"] & MASK) in freed:
+                given.update((key, shard) for key, shard in o.value["slots"])
     return dict(given)
 
 

@@ -95,9 +95,9 @@ class Ender(msgspec.Struct, frozen=True):
 
 
 class Echoes(msgspec.Struct, frozen=True):
-    """What is still remembered of transactions that a failover has lost (`invariants/forks.py`): how many slots may have
-    been given back too often, by gate key and shard; and the rows whose ids have been given out before, or whose signals
-    are lost."""
+    """What is still remembered of transactions that a failover has lost (`invariants/forks.py`): how many slots may
+    have been given back too often, by gate key and shard; and the rows whose ids have been given out before, or whose
+    signals are lost."""
 
     slots: dict[tuple[str, int], int] = {}
     rows: frozenset[int] = frozenset()

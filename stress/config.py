@@ -136,8 +136,8 @@ def _why_impossible(kind: FaultKind, sources: Sequence[Source], subject: Subject
         source.kind == "container" or (source.major or OLDEST) < OLDEST for source in sources
     ):
         return (
-            f"the fault {kind.name!r} needs Postgres {OLDEST} or newer, for slots that outlive it, in processes of this "
-            f"machine: leave it out, or use another --pg"
+            f"the fault {kind.name!r} needs Postgres {OLDEST} or newer, for slots that outlive it, in processes of "
+            f"this machine: leave it out, or use another --pg"
         )
     if kind.loses and "picker" not in subject.areas:
         return (

@@ -10,8 +10,8 @@ Theory of operation:
    where nothing is written that takes half a minute: its worker looks rarely then.
 3. A failover stops the primary at once, promotes the copy where it runs, stops it in order, and starts it again as the
    primary's own data: who reconnects finds the same address, and, of a synchronous one, every acknowledged commit.
-4. What an asynchronous one had not got is lost, and the log forks where it stopped (`fork`). The primary's data are kept
-   until `remove`: started alone where nobody else looks (`former`), they tell what was lost.
+4. What an asynchronous one had not got is lost, and the log forks where it stopped (`fork`). The primary's data are
+   kept until `remove`: started alone where nobody else looks (`former`), they tell what was lost.
 
 Needs Postgres 17, from which on slots can be synchronised.
 """
@@ -42,6 +42,7 @@ COPY_TIMEOUT_S: Final = 60
 READY_TIMEOUT_S: Final = 30.0
 PROMOTE_TIMEOUT_S: Final = 30
 _STATE: Final = "SELECT 1 FROM pg_stat_replication WHERE application_name = %s"
+_RECEIVED: Final = "SELECT max(flush_lsn)::text FROM pg_stat_replication WHERE application_name = %s"
 _SETTINGS: Final = {
     "hot_standby_feedback": "on",
     "sync_replication_slots": "on",
@@ -101,9 +102,8 @@ class Standby:
     def received(self) -> str | None:
         """The position up to which it has told the primary that it has the log; None where it streams no more."""
         with self._connect(self._primary) as primary:
-            query = f"SELECT max(flush_lsn)::text FROM pg_stat_replication WHERE application_name = '{NAME}'"
-            (position,) = self._one(primary, query)
-        return None if position is None else str(position)
+            row = primary.execute(_RECEIVED, (NAME,)).fetchone()
+        return None if row is None or row[0] is None else str(row[0])
 
     def take_over(self) -> None:
         """Stop the primary as a crash does; be it from now on."""

@@ -29,8 +29,8 @@ ROUND_S = 60.0
 @dataclass(frozen=True, slots=True)
 class FaultKind:
     """A kind of fault. `site`: see the module. `period_s`: mean time between two of it; `lasts_leases`: how long it
-    lasts, in lease lengths. `own_server`: it needs a server that the harness started. `loses`: what was acknowledged may be
-    lost by it, so it is done only where it is asked for by name."""
+    lasts, in lease lengths. `own_server`: it needs a server that the harness started. `loses`: what was acknowledged
+    may be lost by it, so it is done only where it is asked for by name."""
 
     name: str
     summary: str
