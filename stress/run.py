@@ -44,7 +44,7 @@ from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stoppe
 from stress.recording import Recording
 from stress.scenarios import SCENARIOS
 from stress.subjects import Subject
-from stress.swarm.swarm import ChildDied, Swarm
+from stress.swarm.swarm import ChildDied, Swarm, client_name
 
 TICK_S = 0.05
 JOIN_TIMEOUT_S = 40.0
@@ -53,6 +53,7 @@ DRAIN_TIMEOUT_S = 90.0
 # A drain whose ledger already shows a violation has nothing more to prove.
 VIOLATED_DRAIN_S = 8.0
 LOOK_S = 0.25
+CLIENTS = tuple(client_name(number) for number in range(knobs.LOCUST_WORKERS))
 
 
 class Unfinished(Exception):
@@ -336,7 +337,9 @@ def _run(
         )
         dsns = tuple(server.dsn for server in servers)
         swarm = Swarm(config, dsns, folder, ways=_ways(config, servers, proxies))
-        ground = Ground(swarm, servers, scenario.subject, scenario, recording.notes, proxies)
+        ground = Ground(
+            swarm, servers, scenario.subject, scenario, recording.notes, proxies, CLIENTS if proxies else ()
+        )
         run = Run(
             config, servers, folder, display, swarm, recording, list(connections), ground, list(planned)
         )
@@ -352,22 +355,22 @@ def _run(
 
 
 def _proxies(config: RunConfig, servers: Sequence[Server]) -> Iterator[Proxies]:
-    """For each server one in front of each place, where a fault of the run needs them."""
+    """For each server one in front of each place and process of clients, where a fault of the run needs them."""
     for server in servers if {"partition", "slow"} & set(config.faults) else ():
         assert server.tcp_dsn is not None
         params = conninfo.parse(server.tcp_dsn)
-        yield Proxies((params["host"], int(params["port"])), range(config.nodes))
+        yield Proxies((params["host"], int(params["port"])), range(config.nodes), CLIENTS)
 
 
 def _ways(
     config: RunConfig, servers: Sequence[Server], proxies: Sequence[Proxies]
-) -> dict[int, tuple[str, ...]]:
-    """The DSNs of each place through its proxies, if there are any."""
+) -> dict[int | str, tuple[str, ...]]:
+    """The DSNs of each place and process of clients through its proxies, if there are any."""
     if not proxies:
         return {}
     return {
         place: tuple(_way(server, each.port(place)) for server, each in zip(servers, proxies, strict=True))
-        for place in range(config.nodes)
+        for place in (*range(config.nodes), *CLIENTS)
     }
 
 

@@ -33,7 +33,8 @@ class FaultStuck(Exception):
 
 @dataclass(slots=True)
 class Ground:
-    """`proxies`: one for each server, none where nothing in the run needs them. `notes`: the harness's own history, for
+    """`proxies`: one for each server, none where nothing in the run needs them; `client_places`: where in them the
+    processes of clients are. `notes`: the harness's own history, for
     a fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything. `replicating`:
     commits wait for a standby, and one that is cancelled there is acknowledged without. `crashes`: how often a server
     has ended and its counters with it."""
@@ -44,6 +45,7 @@ class Ground:
     scenario: Any
     notes: Recorder
     proxies: tuple[Proxies, ...] = ()
+    client_places: tuple[str, ...] = ()
     down: bool = False
     replicating: bool = False
     crashes: int = 0

@@ -50,12 +50,13 @@ FAULTS: dict[str, FaultKind] = {
         FaultKind("cancel", "pg_cancel_backend of their statements", "statements", 4.0, (0.3, 1.0)),
         FaultKind(
             "partition",
-            "a proxy loses the answer to a node's COMMIT, then holds what the node sends or is sent, or both; heal: "
+            "a proxy loses answers to COMMIT, then holds what a node and some clients send or are sent, or both; heal: "
             "what was held arrives late, or the connections are cut",
             NODE, 6.0, (1.8, 2.6), own_server=True,
         ),
         FaultKind(
-            "slow", "the proxy delays a node, unevenly in both directions", NODE, 6.0, (1.0, 2.0), own_server=True
+            "slow", "the proxy delays a node and some clients, unevenly in both directions", NODE, 6.0, (1.0, 2.0),
+            own_server=True,
         ),
         FaultKind("crash", "stop Postgres at once, as a crash does; heal: start it again", SERVER, 12.0, (0.1, 0.5),
                   own_server=True),

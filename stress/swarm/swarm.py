@@ -44,8 +44,8 @@ class Swarm:
     config: RunConfig
     dsns: tuple[str, ...]
     folder: Path
-    # Where the node in a place finds the server, for those that go another way than `dsns`.
-    ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    # Where the node in a place, or the clients of that name, find the server: those that go another way than `dsns`.
+    ways: Mapping[int | str, tuple[str, ...]] = field(default_factory=dict)
     nodes: dict[int, Child] = field(default_factory=dict)
     clients: list[Child] = field(default_factory=list)
     frozen: set[int] = field(default_factory=set)
@@ -138,9 +138,9 @@ class Swarm:
         assert self._master.process.stdout is not None
         os.set_blocking(self._master.process.stdout.fileno(), False)
         for number in range(knobs.LOCUST_WORKERS):
-            name = f"client-{number}"
+            name = client_name(number)
             worker = ClientsConfig(
-                dsns=self.dsns,
+                dsns=self.ways.get(name, self.dsns),
                 number=number,
                 seed=self.config.seed,
                 scenario=self.config.scenario,
@@ -219,6 +219,11 @@ class Swarm:
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
+
+
+def client_name(number: int) -> str:
+    """Of a Locust worker."""
+    return f"client-{number}"
 
 
 def _ended_well(node: Child, allowed: tuple[int, ...]) -> None:
