@@ -29,7 +29,8 @@ VerdictWord = Literal["held", "violated", "unknown"]
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """`verdict.json`. Times in milliseconds, rates per second. `reason` says why a verdict is `unknown`.
     `exercised`: what the load put the engine through, as {name: {"count", "finding"}}; what did not happen is
-    `not_exercised` (`invariants/exercise.py`). `faults`: each as it happened, with what it did; `effects`: what the
+    `not_exercised` (`invariants/exercise.py`). `faults`: each as it happened, with what it did and its `recovery`
+    (`invariants/recovery.py`), of which `recovery_bounds` says how long it should take; `effects`: what the
     engine and the clients made of them all (`stress/effects.py`); `losses`: what each failover that may lose commits
     has lost, as `invariants.verdict.Loss`. `postgres`: {"version", "source", "settings"} of the server; of several,
     those of the first, and under `others` a list of the same for the others, in the order of their shards."""
@@ -45,6 +46,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     nodes: int
     seconds: float
     faults: list[dict[str, Any]]
+    recovery_bounds: dict[str, float] = msgspec.field(default_factory=dict)
     effects: dict[str, int] = msgspec.field(default_factory=dict)
     losses: list[dict[str, Any]] = msgspec.field(default_factory=list)
     invariants: dict[str, Any]

@@ -15,9 +15,16 @@ from invariants.folder import judge_folder, ledger_folder
 from invariants.history import merge_folder
 from invariants.history.export import latencies_ms, throughput, write_parquet
 from invariants.history.operations import Operation
+from invariants.recovery import Bounds, recoveries
 from invariants.verdict import EXIT_CODES, Report, exercises
 from results.runs import Verdict, write_json
-from stress.config import RunConfig
+from stress.config import (
+    LEASE_TTL_MS,
+    MAX_POLL_INTERVAL_MS,
+    REAP_INTERVAL_MS,
+    RECONCILE_INTERVAL_MS,
+    RunConfig,
+)
 from stress.effects import effects
 from stress.scenarios import SCENARIOS, StoreScenario
 
@@ -27,6 +34,11 @@ if TYPE_CHECKING:
 # 20,000 in 20 s is what a run on two cores is expected to commit; below that rate the summary says what was reached.
 EXPECTED_TRANSACTIONS_PER_S = 1_000
 
+# A lease that was renewed just before has run out, the next sweep has found it; gates were counted and a poll came.
+BOUNDS = Bounds(
+    taken_back_ms=LEASE_TTL_MS + REAP_INTERVAL_MS,
+    run_again_ms=LEASE_TTL_MS + REAP_INTERVAL_MS + RECONCILE_INTERVAL_MS + MAX_POLL_INTERVAL_MS,
+)
 
 # Why a run that a signal stopped is unknown.
 INTERRUPTED = "interrupted"
@@ -111,7 +123,8 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
         postgres=_postgres(run.servers),
         nodes=run.config.nodes,
         seconds=round(run.load_seconds, 3),
-        faults=[_fault(operation) for operation in operations if operation.f == "fault"],
+        faults=_faults(operations),
+        recovery_bounds=msgspec.to_builtins(BOUNDS),
         effects=effects(operations) if run.config.faults else {},
         losses=[msgspec.to_builtins(loss) for loss in report.losses],
         invariants=report.invariants(),
@@ -164,14 +177,18 @@ def _postgres(servers: Sequence[Server]) -> dict[str, Any]:
     return {**first, "others": others} if others else first
 
 
-def _fault(operation: Operation) -> dict[str, Any]:
-    """A fault as it happened; `lasted_ms` is None, and what it did unknown, for one that the run's end overtook."""
-    latency_ms = operation.latency_ms
-    return {
-        **operation.value,
-        "lasted_ms": None if latency_ms is None else round(latency_ms, 3),
-        "did": {} if operation.result is None else operation.result["did"],
-    }
+def _faults(operations: Sequence[Operation]) -> list[dict[str, Any]]:
+    """Each fault as it happened; `lasted_ms` is None, and what it did unknown, for one that the run's end overtook."""
+    faults = [operation for operation in operations if operation.f == "fault"]
+    return [
+        {
+            **fault.value,
+            "lasted_ms": None if fault.latency_ms is None else round(fault.latency_ms, 3),
+            "did": {} if fault.result is None else fault.result["did"],
+            "recovery": msgspec.to_builtins(recovery),
+        }
+        for fault, recovery in zip(faults, recoveries(operations, BOUNDS), strict=True)
+    ]
 
 
 def _throughput(operations: list[Operation], report: Report, run: Run) -> dict[str, float]:

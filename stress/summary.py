@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from invariants.render import print_exercises, print_report, print_verdict
-from stress.effects import by_fault
+from stress.effects import by_fault, recovered, told_orphans
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
 
 RATES = {
@@ -42,6 +45,8 @@ def print_summary(judged: Judged) -> None:
         console.print(_faults_table(judged))
         said = ", ".join(f"{count:,} {name}" for name, count in verdict.effects.items())
         console.print(f"under faults: {said or 'nothing to see'}", soft_wrap=True)
+        if (orphans := told_orphans(verdict.faults, verdict.recovery_bounds)) is not None:
+            console.print(orphans, soft_wrap=True)
     print_exercises(console, judged.report.exercised)
     print_report(console, judged.report)
     print_verdict(console, verdict.verdict, verdict.reason)
@@ -53,12 +58,25 @@ def _faults_table(judged: Judged) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("fault")
     table.add_column("fired", justify="right")
+    table.add_column("throughput back", justify="right")
     table.add_column("what it did")
+    times = recovered(judged.verdict.faults)
     for name, (fired, did) in sorted(by_fault(judged.verdict.faults).items()):
         table.add_row(
-            name, f"{fired:,}", ", ".join(f"{count:,} {what}" for what, count in sorted(did.items()))
+            name,
+            f"{fired:,}",
+            _back(*times[name]),
+            ", ".join(f"{count:,} {what}" for what, count in sorted(did.items())),
         )
     return table
+
+
+def _back(times: Sequence[float], unseen: int) -> str:
+    """The median, and how many it is the median of."""
+    if not times:
+        return "not seen"
+    middle = median(times) / 1000
+    return f"{middle:.1f} s" + (f" ({len(times)} of {len(times) + unseen})" if unseen else "")
 
 
 def _latency_table(judged: Judged) -> Table:

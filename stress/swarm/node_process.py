@@ -18,6 +18,7 @@ from engine.policy import NodePolicy
 from invariants.history import Recorder
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import nodes_of
+from stress import config as knobs
 from stress.scenarios import SCENARIOS, Scenario
 from stress.swarm.child import lifeline, receive_config
 from stress.swarm.clock import set_clock_off
@@ -25,8 +26,6 @@ from stress.swarm.configs import ABANDONED, INSTANCE, NodeConfig
 from stress.swarm.deaf_node import DeafNode
 from stress.swarm.mutation import claim_names_for, limiter_for, maintenance_for, picker_for
 
-# Often, so that a reconciler meets claims, ends and late credits.
-RECONCILE_INTERVAL_MS = 300.0
 # Often enough for a short run to have many; a node that keeps all it has ended has nothing to look for.
 GC_INTERVAL_MS = 500.0
 EXPIRE_INTERVAL_MS = 200.0
@@ -43,14 +42,14 @@ async def serve(config: NodeConfig) -> int:
         lease_ttl_ms=config.lease_ttl_ms,
         heartbeat_interval_ms=config.heartbeat_interval_ms,
         reap_interval_ms=config.reap_interval_ms,
-        reconcile_interval_ms=RECONCILE_INTERVAL_MS,
+        reconcile_interval_ms=knobs.RECONCILE_INTERVAL_MS,
         expire_interval_ms=EXPIRE_INTERVAL_MS,
         gc_interval_ms=GC_INTERVAL_MS,
         gc=scenario.retention_ms is not None,
         retention_ms=scenario.retention_ms or 0.0,
         pokes=scenario.pokes_at(config.place),
         poll_interval_ms=20.0,
-        max_poll_interval_ms=200.0,
+        max_poll_interval_ms=knobs.MAX_POLL_INTERVAL_MS,
         max_delay_ms=config.max_delay_ms,
         drain_timeout_ms=config.drain_timeout_ms,
         max_sessions=config.max_sessions,
