@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ from stress.display import Display, Snapshot
 from stress.faults import FAULTS, PlannedFault, plan_faults
 from stress.faults.acts import ACTS
 from stress.faults.ground import Fault, FaultStuck, Ground
-from stress.faults.plan import FAILOVERS, NODE, SERVER
+from stress.faults.plan import FAILOVERS, NODE, SERVER, is_left_out
 from stress.faults.proxy import LOOPBACK, Proxies
 from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stopped_run
 from stress.recording import Recording
@@ -84,6 +85,7 @@ class Run:
     ground: Ground
     planned: list[PlannedFault]
     active: list[Active] = field(default_factory=list)
+    fired: Counter[str] = field(default_factory=Counter)
     phase: str = "start"
     load_began: float = 0.0
     load_seconds: float = 0.0
@@ -200,7 +202,9 @@ class Run:
         for active in self.active:
             active.fault.tick()
         for planned in [planned for planned in self.planned if planned.at_s <= self._loaded_s()]:
-            if self._has_room(planned):
+            if is_left_out(planned, self._loaded_s(), self.fired[planned.name]):
+                self.planned.remove(planned)
+            elif self._has_room(planned):
                 self.planned.remove(planned)
                 self._inject(planned)
 
@@ -224,6 +228,7 @@ class Run:
         who = ("server", 0) if victim is None else (victim.name, victim.pid)
         token = self.recording.fault(planned.name, *who)
         fault = ACTS[planned.name](self.ground, planned)
+        self.fired[planned.name] += 1
         self.active.append(Active(planned, time.monotonic() + planned.lasts_s, fault, token))
 
     def _heal(self, active: Active) -> None:
