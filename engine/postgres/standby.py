@@ -91,8 +91,7 @@ class Standby:
             self._await_slots(primary)
 
     def deafen(self) -> None:
-        """Freeze what receives the log, until it takes over: it falls behind by what is written from now on, but for
-        what already is in between."""
+        """Freeze what receives the log, until it takes over: it never gets what is written from now on."""
         with self._connect(self._copy) as standby:
             (receiver,) = self._one(standby, "SELECT max(pid) FROM pg_stat_wal_receiver")
         if receiver is not None:
@@ -110,6 +109,8 @@ class Standby:
         self._primary.stop("immediate")
         self.gone_ns = time.monotonic_ns()
         if self._deaf is not None:
+            # What is on its way to it is lost, as it is with a machine.
+            os.kill(self._deaf, signal.SIGTERM)
             os.kill(self._deaf, signal.SIGCONT)
         with self._connect(self._copy) as standby:
             (promoted,) = self._one(standby, f"SELECT pg_promote(true, {PROMOTE_TIMEOUT_S})")
