@@ -36,6 +36,8 @@ from invariants.witness import Witness
 
 # How many transactions of a row stand in one violation: its last ones up to the offence.
 MAX_EVIDENCE: Final = 12
+# After how many transactions the time is looked at.
+LOOK_EVERY: Final = 256
 _MATTER: Final = ("status", "locked_by", "lease_expires_at", "attempt")
 _NEVER: Final = ("updated_at", "inserted_at")
 # What a row of the store carries for its user, and no rule's message is about.
@@ -70,12 +72,19 @@ class Judge:
 
     It holds the rules of all areas; a run has changes of some. A rule that raises is out, and unknown with the
     exception as its reason; the others go on. `areas`: those whose exercises are counted. `elsewhere`:
-    what lives in other shards.
+    what lives in other shards. `is_over`: whether the time for judging is; what is not decided by then is unknown, and
+    what was found stands.
     """
 
     def __init__(
-        self, witness: Witness | None = None, areas: Sequence[str] = (), elsewhere: Elsewhere = ALONE
+        self,
+        witness: Witness | None = None,
+        areas: Sequence[str] = (),
+        elsewhere: Elsewhere = ALONE,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_over = is_over
+        self._late: str | None = None
         self.transactions = 0
         self.changes = 0
         self._witness = witness
@@ -123,7 +132,9 @@ class Judge:
         """One committed transaction. A ledger that cannot be replayed makes what rests on it unknown."""
         self.transactions += 1
         self.changes += len(transaction.changes)
-        if self._broken is not None:
+        if self.transactions % LOOK_EVERY == 1:
+            self._look_at_the_clock()
+        if self._broken is not None or self._late is not None:
             return
         try:
             changes = self._replay(transaction)
@@ -133,6 +144,10 @@ class Judge:
         if self._sorter is None and changes.mask & CONFIGURED:
             self._early.append((transaction, changes))
         self._feed(transaction, changes)
+
+    def _look_at_the_clock(self) -> None:
+        if self._late is None and self._is_over():
+            self._late = f"the checker ran out of time at transaction {self.transactions:,} of the ledger"
 
     def _feed(self, transaction: Transaction, changes: Changes) -> None:
         mask = changes.mask
@@ -217,6 +232,9 @@ class Judge:
     def _conclude(self, rule: Rule, rest: Rest) -> str | None:
         if rule.name in self.raised:
             return self.raised[rule.name]
+        self._look_at_the_clock()
+        if self._late is not None:
+            return self._late
         try:
             reason = rule.conclude(rest)
         except Exception as error:  # noqa: BLE001  # unknown, never held
@@ -260,15 +278,17 @@ def judge(
     summary: LedgerSummary,
     elsewhere: Elsewhere = ALONE,
     losses: Sequence[Lost] = (),
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Report:
     """Judge a run: `transactions` is called once, and once more when there is evidence to collect.
 
     `operations` is the merged history, None where there is none; `elsewhere` what lives in other shards
-    (`invariants/sharded.py`); `losses` what failovers lost. Raises what reading the ledger raises.
+    (`invariants/sharded.py`); `losses` what failovers lost; `is_over`: see `Judge`. Raises what reading the
+    ledger raises.
     """
     survived = survive(operations or (), losses)
     witness = None if operations is None else Witness(survived.operations, survived.echoes)
-    first = Judge(witness, evidence.areas, elsewhere)
+    first = Judge(witness, evidence.areas, elsewhere, is_over)
     if evidence.no_ledger is None:
         for transaction in transactions():
             first.observe(transaction)

@@ -11,6 +11,7 @@ import msgspec
 
 from engine.front_door import FrontDoor
 from engine.postgres import signals_stop
+from invariants.folder import JUDGE_LIMIT_S
 from invariants.mutants import REGISTRY
 from results.runs import runs_folder
 from stress.config import SUBJECTS, checked
@@ -44,6 +45,13 @@ def stress() -> None:
 @click.option("--scenario", default="mixed", show_default=True, help=f"One of: {', '.join(SCENARIOS)}.")
 @click.option("--subject", default="reference", show_default=True, help=f"One of: {', '.join(SUBJECTS)}.")
 @click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(REGISTRY)}.")
+@click.option(
+    "--judge-seconds",
+    type=click.FloatRange(min=0),
+    default=JUDGE_LIMIT_S,
+    show_default=True,
+    help="How long judging may take; what is not decided by then is unknown.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -56,6 +64,7 @@ def run_command(
     scenario: str,
     subject: str,
     mutant: str | None,
+    judge_seconds: float,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -78,6 +87,7 @@ def run_command(
         scenario=scenario,
         subject=subject,
         mutant=mutant,
+        judge_seconds=judge_seconds,
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
     from stress.run import run

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from engine.errors import UsageError
 from engine.postgres import Source, parse_pg
 from engine.postgres.standby import OLDEST
+from invariants.folder import JUDGE_LIMIT_S
 from invariants.mutants import REGISTRY
 from stress.faults import FAULTS, FaultKind
 from stress.faults.plan import FAILOVERS
@@ -37,7 +38,7 @@ LOCUST_WORKERS = 2
 class RunConfig:
     """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
     the order in which they were given, without repetition; `left_out` says in a sentence each which of `all` this run
-    cannot have."""
+    cannot have; `judge_seconds`: how long judging may take."""
 
     sources: tuple[Source, ...]
     seconds: float
@@ -48,6 +49,7 @@ class RunConfig:
     subject: str
     mutant: str | None
     left_out: tuple[str, ...] = ()
+    judge_seconds: float = JUDGE_LIMIT_S
 
     def command(self) -> str:
         """The command line that asks for the same again."""
@@ -81,6 +83,7 @@ def checked(
     scenario: str,
     subject: str,
     mutant: str | None,
+    judge_seconds: float = JUDGE_LIMIT_S,
 ) -> RunConfig:
     """A `RunConfig`. Raises UsageError with one sentence that says what is possible instead."""
     if not 1 <= seconds <= MAX_SECONDS:
@@ -107,6 +110,7 @@ def checked(
         subject=_known("subject", subject, SUBJECTS),
         mutant=None if mutant is None else _known("mutant", mutant, REGISTRY),
         left_out=left_out,
+        judge_seconds=judge_seconds,
     )
 
 

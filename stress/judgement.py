@@ -108,7 +108,7 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
     ]
     _write_run(run, evidences)
     operations = merge_folder(folder)
-    report = judge_folder(folder)
+    report = judge_folder(folder, limit_s=run.config.judge_seconds)
     write_parquet(operations, folder / "history.parquet")
     # A violation that was recorded is one, also where the run could not be ended as it should; a person's Ctrl-C is
     # an order not to judge.

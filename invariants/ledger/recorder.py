@@ -42,6 +42,7 @@ from invariants.ledger.frames import NAME, FrameWriter
 from invariants.ledger.pgoutput import Decoder, format_lsn, parse_lsn
 from invariants.ledger.reader import (
     LedgerUnavailable,
+    SlotGone,
     Stream,
     create_slot,
     drop_slot,
@@ -180,6 +181,8 @@ class Recording:
         while True:
             try:
                 stream = Stream(self._config.dsn, self._config.name, self._config.name, format_lsn(recorded))
+            except SlotGone as error:
+                return f"the ledger was lost: {error}"
             except psycopg.OperationalError as error:
                 lost_at = lost_at or time.monotonic()
                 if time.monotonic() - lost_at > RECONNECT_S or self._orders.stopped is not None:
