@@ -52,6 +52,9 @@ def stress() -> None:
     show_default=True,
     help="How long judging may take; what is not decided by then is unknown.",
 )
+@click.option(
+    "--until-violated", is_flag=True, help="End the load with the first violation, --seconds at the latest."
+)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -65,6 +68,7 @@ def run_command(
     subject: str,
     mutant: str | None,
     judge_seconds: float,
+    until_violated: bool,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -75,6 +79,7 @@ def run_command(
         nox -s stress                                       the default: 20 s, 4 nodes, every fault
         nox -s stress -- --seconds 60 --faults kill,pause
         nox -s stress -- --mutant outcome-unguarded         watch a broken engine being caught
+        nox -s stress -- --mutant insert-many-unordered --seconds 60 --until-violated
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
@@ -88,6 +93,7 @@ def run_command(
         subject=subject,
         mutant=mutant,
         judge_seconds=judge_seconds,
+        until_violated=until_violated,
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
     from stress.run import run

@@ -38,7 +38,8 @@ LOCUST_WORKERS = 2
 class RunConfig:
     """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
     the order in which they were given, without repetition; `left_out` says in a sentence each which of `all` this run
-    cannot have; `judge_seconds`: how long judging may take."""
+    cannot have; `judge_seconds`: how long judging may take; `until_violated`: the load ends with the first
+    violation."""
 
     sources: tuple[Source, ...]
     seconds: float
@@ -50,6 +51,7 @@ class RunConfig:
     mutant: str | None
     left_out: tuple[str, ...] = ()
     judge_seconds: float = JUDGE_LIMIT_S
+    until_violated: bool = False
 
     def command(self) -> str:
         """The command line that asks for the same again."""
@@ -63,6 +65,8 @@ class RunConfig:
         ]
         if self.mutant is not None:
             words.append(f"--mutant {self.mutant}")
+        if self.until_violated:
+            words.append("--until-violated")
         return "nox -s stress -- " + " ".join(words)
 
 
@@ -84,6 +88,7 @@ def checked(
     subject: str,
     mutant: str | None,
     judge_seconds: float = JUDGE_LIMIT_S,
+    until_violated: bool = False,
 ) -> RunConfig:
     """A `RunConfig`. Raises UsageError with one sentence that says what is possible instead."""
     if not 1 <= seconds <= MAX_SECONDS:
@@ -111,6 +116,7 @@ def checked(
         mutant=None if mutant is None else _known("mutant", mutant, REGISTRY),
         left_out=left_out,
         judge_seconds=judge_seconds,
+        until_violated=until_violated,
     )
 
 

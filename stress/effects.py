@@ -71,7 +71,7 @@ def told_orphans(faults: Iterable[Mapping[str, Any]], bounds: Mapping[str, float
     parts = [f"orphans: {sum(one['orphans'] for one in each):,}"]
     for name, words in (("taken_back_ms", "taken back"), ("run_again_ms", "run again")):
         times = [one[name] for one in each if one[name] is not None]
-        said = f"at most {max(times):,.0f} ms later" if times else "never"
+        said = f"within {max(times):,.0f} ms" if times else "never"
         late = sum(one[name.replace("_ms", "_late")] for one in each)
         parts.append(f"{words} {said} (lease and sweeps imply {bounds[name]:,.0f} ms; {late:,} later)")
     waiting = sum(one["still_waiting"] for one in each)

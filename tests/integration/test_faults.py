@@ -31,7 +31,8 @@ from stress.faults.proxy import LOOPBACK, Proxies
 from stress.scenarios import SCENARIOS
 from stress.scenarios.pokes_dropped import POKES_DROPPED
 from stress.scenarios.script import initial_state
-from stress.swarm.swarm import Swarm
+from stress.swarm import swarm as swarm_module
+from stress.swarm.swarm import ChildDied, Swarm
 from tests.fixtures.node import Jobs
 
 DEADLINE_S = 30.0
@@ -230,6 +231,16 @@ def test_a_node_may_be_asked_to_stop_before_it_has_come_up(arena: Arena) -> None
     arena.ground.swarm.start_node(0)
     arena.ground.swarm.stop_nodes()
     assert arena.ground.swarm.nodes == {}
+
+
+def test_a_node_that_stays_frozen_is_missed_when_it_is_asked_to_stop(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swarm_module, "STOP_TIMEOUT_S", 0.2)
+    arena.ground.swarm.start_node(0)
+    arena.begin("pause", place=0)
+    with pytest.raises(ChildDied, match="did not stop when it was asked to"):
+        arena.ground.swarm.stop_nodes()
 
 
 def test_pool_leaves_a_node_one_session_and_it_works(arena: Arena) -> None:
