@@ -142,8 +142,10 @@ class _Traces:
             for change in transaction.changes:
                 if change.new is not None:
                     self._trace(change.relation.name, change.kind, change.relation.columns, change.new)
-        first = lost.transactions[0].committed_us if lost.transactions else None
-        self._from_us = 2**63 if first is None else first - SLACK_US
+        # A commit notes its time before it enters the log, so the order of the two may differ.
+        first_us = min((transaction.committed_us for transaction in lost.transactions), default=2**63)
+        self._first_us = min(first_us, lost.fork.stopped_us)
+        self._from_us = first_us - SLACK_US
 
     def _trace(self, table: str, kind: str, columns: tuple[str, ...], row: Row) -> None:
         named = dict(zip(columns, row, strict=True))
@@ -195,12 +197,11 @@ class _Traces:
         """The loss in figures."""
         fork, lost = self.lost.fork, self.lost.transactions
         end, received = parse_lsn(fork.end), parse_lsn(fork.received)
-        first_us = lost[0].committed_us if lost else fork.stopped_us
         return Loss(
             fork=fork.fork,
             transactions=len(lost),
             bytes=max(0, end - parse_lsn(fork.fork)) if lost else 0,
-            ms=round(max(0, fork.stopped_us - first_us) / 1000, 3),
+            ms=round((fork.stopped_us - self._first_us) / 1000, 3),
             bound_bytes=max(0, end - received),
             bound_ms=None if fork.known_ns is None else round((fork.stopped_ns - fork.known_ns) / 1e6, 3),
             acknowledged=dict(sorted(Counter(o.f for o in self.operations).items())),

@@ -104,6 +104,10 @@ def test_a_run_says_what_each_fault_did_and_what_became_of_it(tmp_path: Path) ->
     assert "answers to COMMIT lost" in did["partition"]
     assert did["crash"] == {"crashes"}
     assert verdict["effects"]["flushes unknown"] > 0
+    for fault in verdict["faults"]:
+        recovery = fault["recovery"]
+        assert (recovery["throughput_ms"] is None) == (recovery["not_seen"] is not None)
+    assert verdict["losses"] == []
     assert verdict["postgres"]["settings"]["fsync"] == "on"
 
 
