@@ -45,6 +45,8 @@ def print_summary(judged: Judged) -> None:
         console.print(_faults_table(judged))
         said = ", ".join(f"{count:,} {name}" for name, count in verdict.effects.items())
         console.print(f"under faults: {said or 'nothing to see'}", soft_wrap=True)
+        if not any(seen for seen, _ in recovered(verdict.faults).values()):
+            console.print("throughput back: not seen for any fault, each had another, or the end, in its way")
         if (orphans := told_orphans(verdict.faults, verdict.recovery_bounds)) is not None:
             console.print(orphans, soft_wrap=True)
     print_exercises(console, judged.report.exercised)
@@ -58,14 +60,15 @@ def _faults_table(judged: Judged) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("fault")
     table.add_column("fired", justify="right")
-    table.add_column("throughput back", justify="right")
-    table.add_column("what it did")
     times = recovered(judged.verdict.faults)
+    if any_seen := any(seen for seen, _ in times.values()):
+        table.add_column("throughput back", justify="right")
+    table.add_column("what it did")
     for name, (fired, did) in sorted(by_fault(judged.verdict.faults).items()):
         table.add_row(
             name,
             f"{fired:,}",
-            _back(*times[name]),
+            *([_back(*times[name])] if any_seen else []),
             ", ".join(f"{count:,} {what}" for what, count in sorted(did.items())),
         )
     return table

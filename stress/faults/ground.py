@@ -34,8 +34,8 @@ class FaultStuck(Exception):
 @dataclass(slots=True)
 class Ground:
     """`proxies`: one for each server, none where nothing in the run needs them; `client_places`: where in them the
-    processes of clients are. `notes`: the harness's own history, for
-    a fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything. `replicating`:
+    processes of clients are, and `clients_taken`: which of those suffer a fault. `notes`: the harness's own history,
+    for a fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything. `replicating`:
     commits wait for a standby, and one that is cancelled there is acknowledged without. `crashes`: how often a server
     has ended and its counters with it."""
 
@@ -46,6 +46,7 @@ class Ground:
     notes: Recorder
     proxies: tuple[Proxies, ...] = ()
     client_places: tuple[str, ...] = ()
+    clients_taken: set[str] = field(default_factory=set)
     down: bool = False
     replicating: bool = False
     crashes: int = 0

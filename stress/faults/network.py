@@ -32,8 +32,11 @@ class Network(Fault):
     def begin(self) -> None:
         self.proxies = self.ground.proxies
         assert self.proxies
-        clients = self.ground.client_places
-        self.places: tuple[Place, ...] = (self.place, *([self.random.choice(clients)] if clients else []))
+        # As a node, a process of clients suffers one at a time.
+        free = sorted(set(self.ground.client_places) - self.ground.clients_taken)
+        self._clients = {self.random.choice(free)} if free else set()
+        self.ground.clients_taken |= self._clients
+        self.places: tuple[Place, ...] = (self.place, *self._clients)
         self._before = self._counted()
 
     @override
@@ -44,6 +47,7 @@ class Network(Fault):
     def heal(self) -> None:
         self.change(CLEAR)
         Network.tick(self)
+        self.ground.clients_taken -= self._clients
 
     def change(self, weather: Weather) -> None:
         """On the way to every server."""
