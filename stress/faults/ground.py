@@ -35,9 +35,9 @@ class FaultStuck(Exception):
 class Ground:
     """`proxies`: one for each server, none where nothing in the run needs them; `client_places`: where in them the
     processes of clients are, and `clients_taken`: which of those suffer a fault. `notes`: the harness's own history,
-    for a fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything. `replicating`:
-    commits wait for a standby, and one that is cancelled there is acknowledged without. `crashes`: how often a server
-    has ended and its counters with it."""
+    for a fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything.
+    `replicating`: commits wait for a standby, and one that is cancelled there is acknowledged without. `crashes`: how
+    often a server has ended and its counters with it."""
 
     swarm: Swarm
     servers: tuple[Server, ...]
