@@ -207,6 +207,9 @@ class Run:
         for active in self.active:
             active.fault.tick()
         for planned in [planned for planned in self.planned if planned.at_s <= self._loaded_s()]:
+            if self.ground.down:
+                # What is due with a crash would wait for the server, and the server's heal for that.
+                return
             if is_left_out(planned, self._loaded_s(), self.fired[planned.name]):
                 self.planned.remove(planned)
             elif self._has_room(planned):
