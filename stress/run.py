@@ -5,7 +5,8 @@ Phases, and what each waits for:
 1. start: server, schema, ledger, nodes, clients. The load's clock starts when the clients have joined.
 2. load: `seconds` long; faults as planned.
 3. drain: clients stop, faults are healed, nodes work until nothing waits. A drain that makes no progress for
-   `STUCK_S` ends: what still waits is judged as lost. One that makes progress but never ends is `unknown`.
+   `STUCK_S`, though all nodes have come up, ends: what still waits is judged as lost. One that makes progress but never
+   ends is `unknown`.
 4. rest: nodes stop gracefully; the recorder reads the last transaction and the tables as they are.
 5. judge: ledger, history and evidence decide every invariant.
 
@@ -49,8 +50,8 @@ from stress.swarm.swarm import ChildDied, Swarm, client_name
 
 TICK_S = 0.05
 JOIN_TIMEOUT_S = 120.0
-STUCK_S = 10.0
-DRAIN_TIMEOUT_S = 90.0
+STUCK_S = 15.0
+DRAIN_TIMEOUT_S = 240.0
 # A drain whose ledger already shows a violation has nothing more to prove.
 VIOLATED_DRAIN_S = 8.0
 LOOK_S = 0.25
@@ -128,7 +129,7 @@ class Run:
         last = self._look()
         while self.waiting[0] > 0:
             self._tick()
-            if self.waiting != last:
+            if self.waiting != last or not self.swarm.have_come_up():
                 last, progressed = self.waiting, time.monotonic()
             if time.monotonic() - progressed > STUCK_S:
                 self.display.say(

@@ -38,9 +38,9 @@ from engine.postgres.server import Server
 
 OLDEST: Final = 17
 NAME: Final = "pgreferee_standby"
-COPY_TIMEOUT_S: Final = 60
-READY_TIMEOUT_S: Final = 30.0
-PROMOTE_TIMEOUT_S: Final = 30
+COPY_TIMEOUT_S: Final = 120
+READY_TIMEOUT_S: Final = 60.0
+PROMOTE_TIMEOUT_S: Final = 60
 _STATE: Final = "SELECT 1 FROM pg_stat_replication WHERE application_name = %s"
 _RECEIVED: Final = "SELECT max(flush_lsn)::text FROM pg_stat_replication WHERE application_name = %s"
 _SETTINGS: Final = {

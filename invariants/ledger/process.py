@@ -15,7 +15,7 @@ import msgspec
 
 from invariants.ledger.reader import LedgerUnavailable
 
-READY_TIMEOUT_S: Final = 30.0
+READY_TIMEOUT_S: Final = 60.0
 
 
 class RecorderError(Exception):

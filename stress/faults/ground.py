@@ -21,10 +21,10 @@ from stress.swarm.swarm import Swarm
 
 # Sessions of faults are none of nodes or clients: nothing is done to them.
 SESSION_NAME = "pgreferee fault"
-CONNECT_DEADLINE_S = 20.0
+CONNECT_DEADLINE_S = 60.0
 CONNECT_PAUSE_S = 0.1
 LOCK_TIMEOUT_MS = 2_000
-THREAD_TIMEOUT_S = 15.0
+THREAD_TIMEOUT_S = 60.0
 
 
 class FaultStuck(Exception):

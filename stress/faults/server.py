@@ -21,7 +21,7 @@ from invariants.ledger.reader import read_tail
 from stress.faults.ground import Fault, FaultStuck
 
 # A copy takes as long as it takes on a busy machine; the fault waits for it, and the load goes on meanwhile.
-BUILD_TIMEOUT_S = 90.0
+BUILD_TIMEOUT_S = 300.0
 ABANDON_TIMEOUT_S = 20.0
 # How long an asynchronous standby hears nothing before the crash, and how often the log's end is looked at meanwhile.
 DEAF_S = (0.3, 0.8)

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from psycopg.conninfo import make_conninfo
 
+from invariants.history.events import history_path
 from stress import config as knobs
 from stress.config import RunConfig
 from stress.scenarios import SCENARIOS
@@ -25,9 +26,10 @@ from stress.swarm.configs import ABANDONED, ClientsConfig, LoadReport, LocustMas
 
 LOOPBACK = "127.0.0.1"
 # Users end their current call, the master its workers.
-LOAD_STOP_TIMEOUT_S = 15.0
-# A node may be asked to stop before it has come up, by a fault, on a machine that has other things to do.
-STOP_TIMEOUT_S = knobs.DRAIN_TIMEOUT_MS / 1000 + 25
+LOAD_STOP_TIMEOUT_S = 60.0
+# A node may be asked to stop before it has come up, by a fault, on a machine that has other things to do, and find the
+# server down meanwhile.
+STOP_TIMEOUT_S = knobs.DRAIN_TIMEOUT_MS / 1000 + 85
 
 # A node that leaves while faults go on may be cut off from the server, or find none.
 DISTURBED = (0, ABANDONED)
@@ -202,6 +204,10 @@ class Swarm:
         for child in (*self.nodes.values(), *self.clients, *([self._master] if self._master else [])):
             if child.status is not None:
                 raise ChildDied(f"{child.name} exited with status {child.status}: {child.last_words()}")
+
+    def have_come_up(self) -> bool:
+        """Whether every node has come so far that it works: it begins with its history."""
+        return all(history_path(self.folder, node.name).exists() for node in self.nodes.values())
 
     def destroy(self) -> None:
         """End every child now."""
