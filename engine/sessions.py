@@ -20,6 +20,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine.observer import Observer
 from engine.operation import Operation, perform, perform_async
+from engine.tasks import heeded
 
 T = TypeVar("T")
 
@@ -160,24 +161,36 @@ class Sessions:
 
         Raises OutcomeUnknown, Unavailable, or the psycopg error with which the server refused.
         """
+        with heeded() as heed:
+            try:
+                async with self._pool.connection() as connection:
+                    heed()
+                    return await self._run(connection, name, value, operation, report)
+            except PoolTimeout as error:
+                raise Unavailable(name) from error
+
+    async def _run(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        name: str,
+        value: object,
+        operation: Operation[T],
+        report: Callable[[T], object],
+    ) -> T:
+        token = self._observer.invoke(name, value)
         try:
-            async with self._pool.connection() as connection:
-                token = self._observer.invoke(name, value)
-                try:
-                    result = await perform_async(connection, operation)
-                except psycopg.Error as error:
-                    lost = connection.closed or connection.broken
-                    self._observer.complete(token, "info" if lost else "fail", describe_error(error))
-                    if lost:
-                        raise OutcomeUnknown(name) from error
-                    raise
-                except BaseException as error:
-                    self._observer.complete(token, "info", describe_error(error))
-                    raise
-                self._observer.complete(token, "ok", report(result))
-                return result
-        except PoolTimeout as error:
-            raise Unavailable(name) from error
+            result = await perform_async(connection, operation)
+        except psycopg.Error as error:
+            lost = connection.closed or connection.broken
+            self._observer.complete(token, "info" if lost else "fail", describe_error(error))
+            if lost:
+                raise OutcomeUnknown(name) from error
+            raise
+        except BaseException as error:
+            self._observer.complete(token, "info", describe_error(error))
+            raise
+        self._observer.complete(token, "ok", report(result))
+        return result
 
 
 def describe_error(error: BaseException) -> dict[str, str | None]:
