@@ -17,6 +17,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from invariants.depth import Depth
+
 Verdict = Literal["held", "violated", "unknown"]
 # What can become of one invariant.
 Finding = Literal["held", "violated", "unknown", "not_exercised"]
@@ -90,7 +92,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 class Report(msgspec.Struct, frozen=True):
     """All judgements of a run, and what they rest on. `exercised`: see `invariants.exercise`. `areas`: what the run is
-    about. `losses`: of failovers that may lose something."""
+    about. `losses`: of failovers that may lose something. `depths`: how much lay where as it went on."""
 
     judgements: tuple[Judgement, ...]
     transactions: int = 0
@@ -99,6 +101,7 @@ class Report(msgspec.Struct, frozen=True):
     exercised: dict[str, int] = msgspec.field(default_factory=dict)
     areas: tuple[str, ...] = ()
     losses: tuple[Loss, ...] = ()
+    depths: tuple[Depth, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
