@@ -336,6 +336,7 @@ class Inserting:
 
 
 @pytest.mark.slow("25 s")
+@pytest.mark.timeout(600)
 def test_a_failover_to_an_asynchronous_standby_loses_what_it_did_not_get_and_names_all_of_that(
     tmp_path: Path,
 ) -> None:
