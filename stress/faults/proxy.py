@@ -24,6 +24,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
@@ -71,8 +72,10 @@ class _Connection:
     def reset(self) -> None:
         for writer in (self.client, self.server):
             sock = writer.get_extra_info("socket")
-            if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            # The other end may have closed it a moment ago.
+            with suppress(OSError):
+                if sock is not None:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
 
 
