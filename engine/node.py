@@ -33,6 +33,7 @@ from engine.policy import FlusherPolicy, NodePolicy
 from engine.scheduler import Scheduler
 from engine.sessions import IDLE_IN_TRANSACTION_MS, OutcomeUnknown, Sessions, Unavailable
 from engine.sweeper import Sweeper, queue_of_claim
+from engine.tasks import end
 
 MAX_THREADS = 64
 # Heartbeat, sweeps and pokes; each scheduler and each flusher has one of its own.
@@ -132,9 +133,7 @@ class Node:
                 await self._until_stopped([*claiming, *serving])
                 await self._drain(claiming)
             finally:
-                for task in (*claiming, *serving):
-                    task.cancel()
-                await asyncio.gather(*claiming, *serving, return_exceptions=True)
+                await end((*claiming, *serving))
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def _flusher(self, sessions: Sessions, flusher: FlusherPolicy) -> Flusher:

@@ -21,6 +21,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine.observer import Observer
 from engine.operation import Operation, perform, perform_async
+from engine.tasks import heeded
 
 T = TypeVar("T")
 
@@ -154,24 +155,36 @@ class Sessions:
 
         Raises OutcomeUnknown, Unavailable, or the psycopg error with which the server refused.
         """
+        with heeded() as heed:
+            try:
+                async with self._pool.connection() as connection:
+                    heed()
+                    return await self._run(connection, name, value, operation, report)
+            except PoolTimeout as error:
+                raise Unavailable(name) from error
+
+    async def _run(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        name: str,
+        value: object,
+        operation: Operation[T],
+        report: Callable[[T], object],
+    ) -> T:
+        token = self._observer.invoke(name, value)
         try:
-            async with self._pool.connection() as connection:
-                token = self._observer.invoke(name, value)
-                try:
-                    result = await perform_async(connection, operation)
-                except psycopg.Error as error:
-                    lost = connection.closed or connection.broken
-                    self._observer.complete(token, "info" if lost else "fail", describe_error(error))
-                    if lost:
-                        raise OutcomeUnknown(name) from error
-                    raise
-                except BaseException as error:
-                    self._observer.complete(token, "info", describe_error(error))
-                    raise
-                self._observer.complete(token, "ok", report(result))
-                return result
-        except PoolTimeout as error:
-            raise Unavailable(name) from error
+            result = await perform_async(connection, operation)
+        except psycopg.Error as error:
+            lost = connection.closed or connection.broken
+            self._observer.complete(token, "info" if lost else "fail", describe_error(error))
+            if lost:
+                raise OutcomeUnknown(name) from error
+            raise
+        except BaseException as error:
+            self._observer.complete(token, "info", describe_error(error))
+            raise
+        self._observer.complete(token, "ok", report(result))
+        return result
 
     @asynccontextmanager
     async def within(self, name: str, opening: Operation[T], lost: str) -> AsyncIterator[T]:
@@ -180,18 +193,20 @@ class Sessions:
         Nothing is written in it: where it was lost meanwhile that is counted as `lost`, and no error. Raises
         Unavailable, or the psycopg error with which the server refused to begin.
         """
-        try:
-            async with AsyncExitStack() as stack:
-                connection = await stack.enter_async_context(self._pool.connection())
-                await connection.execute("BEGIN")
-                yield await perform_async(connection, opening)
-                try:
-                    await connection.execute("COMMIT")
-                except psycopg.Error:
-                    self._observer.count(lost)
-                    await connection.close()
-        except PoolTimeout as error:
-            raise Unavailable(name) from error
+        with heeded() as heed:
+            try:
+                async with AsyncExitStack() as stack:
+                    connection = await stack.enter_async_context(self._pool.connection())
+                    heed()
+                    await connection.execute("BEGIN")
+                    yield await perform_async(connection, opening)
+                    try:
+                        await connection.execute("COMMIT")
+                    except psycopg.Error:
+                        self._observer.count(lost)
+                        await connection.close()
+            except PoolTimeout as error:
+                raise Unavailable(name) from error
 
 
 def describe_error(error: BaseException) -> dict[str, str | None]:

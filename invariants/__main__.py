@@ -14,7 +14,7 @@ from rich.table import Table
 from engine.front_door import FrontDoor
 from invariants.areas import RULES
 from invariants.export import export
-from invariants.folder import judge_folder
+from invariants.folder import JUDGE_LIMIT_S, judge_folder
 from invariants.mutants import PLANS, REGISTRY
 from invariants.plans import PLAN_INVARIANTS
 from invariants.render import print_report, print_verdict
@@ -28,9 +28,16 @@ def main() -> None:
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, and nothing else.")
-def check(run: Path, as_json: bool) -> None:
+@click.option(
+    "--judge-seconds",
+    type=click.FloatRange(min=0),
+    default=JUDGE_LIMIT_S,
+    show_default=True,
+    help="What is not decided by then is unknown.",
+)
+def check(run: Path, as_json: bool, judge_seconds: float) -> None:
     """Judge the recorded run in folder RUN again. Exit status: 0 held, 1 violated, 4 unknown."""
-    report = judge_folder(run)
+    report = judge_folder(run, limit_s=judge_seconds)
     if as_json:
         ledger = {"transactions": report.transactions, "changes": report.changes}
         verdict = {"verdict": report.verdict, "invariants": report.invariants(), "ledger": ledger}

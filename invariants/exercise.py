@@ -60,14 +60,14 @@ class Span:
         phases = [o for o in operations if o.f == "phase"]
         began = next((o for o in phases if o.value["phase"] == "load"), None)
         over = next((o for o in phases if began is not None and o.start_ns > began.start_ns), None)
-        self._from_ns = 0 if began is None else began.start_ns
-        self._to_ns = 2**63 if over is None else over.start_ns
+        self.from_ns = 0 if began is None else began.start_ns
+        self.to_ns = 2**63 if over is None else over.start_ns
         self._from_us = 0 if began is None else began.begun_us
         self._to_us = 2**63 if over is None else over.begun_us
 
     def holds(self, operation: Operation) -> bool:
         """Whether the operation began within it."""
-        return self._from_ns <= operation.start_ns < self._to_ns
+        return self.from_ns <= operation.start_ns < self.to_ns
 
     def counts(self, transaction: Transaction) -> bool:
         """Whether the transaction was committed within it."""

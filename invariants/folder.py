@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,7 @@ import msgspec
 
 from engine.errors import UsageError
 from invariants.evidence import Evidence, read_evidence, read_ledger_summary
+from invariants.forks import read_lost
 from invariants.history.events import HistoryError
 from invariants.history.operations import Operation, merge_folder
 from invariants.judge import judge
@@ -18,6 +20,8 @@ from invariants.sharded import Recorded, judge_shards
 from invariants.verdict import Report
 
 SHARD: Final = "shard-"
+# A run of an hour is judged in minutes.
+JUDGE_LIMIT_S: Final = 900.0
 
 
 class FolderError(UsageError):
@@ -30,8 +34,10 @@ def ledger_folder(folder: Path, shard: int, shards: int) -> Path:
     return folder if shards == 1 else folder / f"{SHARD}{shard}"
 
 
-def judge_folder(folder: Path, evidence: Evidence | None = None) -> Report:
-    """Judge a recorded run. `evidence` overrides what `run.json` says. Raises FolderError."""
+def judge_folder(folder: Path, evidence: Evidence | None = None, limit_s: float = JUDGE_LIMIT_S) -> Report:
+    """Judge a recorded run. `evidence` overrides what `run.json` says; what is not decided within `limit_s` is unknown.
+    Raises FolderError."""
+    deadline = time.monotonic() + limit_s
     if not folder.is_dir():
         raise FolderError(f"{folder} is no folder")
     shards = len(list(folder.glob(f"{SHARD}*"))) or 1
@@ -43,9 +49,16 @@ def judge_folder(folder: Path, evidence: Evidence | None = None) -> Report:
         operations: list[Operation] | None = merge_folder(folder) if histories else None
         recorded = [_recorded(each, evidence) for each in folders]
         if shards > 1:
-            return judge_shards(recorded, operations)
+            return judge_shards(recorded, operations, lambda: time.monotonic() > deadline)
         [one] = recorded
-        return judge(one.transactions, operations, one.evidence, one.summary)
+        return judge(
+            one.transactions,
+            operations,
+            one.evidence,
+            one.summary,
+            losses=read_lost(folders[0]),
+            is_over=lambda: time.monotonic() > deadline,
+        )
     except (FrameError, DecodeError, HistoryError, msgspec.DecodeError, OSError) as error:
         raise FolderError(f"{folder} cannot be judged: {error}") from error
 

@@ -22,6 +22,7 @@ from invariants.depth import Depths
 from invariants.elsewhere import ALONE, Elsewhere
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.exercise import Exercise
+from invariants.forks import Lost, survive
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Relation, Row, Transaction, format_lsn, reduce
 from invariants.ledger.state import Key, State, Step, Table
@@ -36,6 +37,8 @@ from invariants.witness import Witness
 
 # How many transactions of a row stand in one violation: its last ones up to the offence.
 MAX_EVIDENCE: Final = 12
+# After how many transactions the time is looked at.
+LOOK_EVERY: Final = 256
 _MATTER: Final = ("status", "locked_by", "lease_expires_at", "attempt")
 _NEVER: Final = ("updated_at", "inserted_at")
 # What a row of the store carries for its user, and no rule's message is about.
@@ -70,12 +73,19 @@ class Judge:
 
     It holds the rules of all areas; a run has changes of some. A rule that raises is out, and unknown with the
     exception as its reason; the others go on. `areas`: those whose exercises are counted. `elsewhere`:
-    what lives in other shards.
+    what lives in other shards. `is_over`: whether the time for judging is; what is not decided by then is unknown, and
+    what was found stands.
     """
 
     def __init__(
-        self, witness: Witness | None = None, areas: Sequence[str] = (), elsewhere: Elsewhere = ALONE
+        self,
+        witness: Witness | None = None,
+        areas: Sequence[str] = (),
+        elsewhere: Elsewhere = ALONE,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_over = is_over
+        self._late: str | None = None
         self.transactions = 0
         self.changes = 0
         self._witness = witness
@@ -126,7 +136,9 @@ class Judge:
         """One committed transaction. A ledger that cannot be replayed makes what rests on it unknown."""
         self.transactions += 1
         self.changes += len(transaction.changes)
-        if self._broken is not None:
+        if self.transactions % LOOK_EVERY == 1:
+            self._look_at_the_clock()
+        if self._broken is not None or self._late is not None:
             return
         try:
             changes = self._replay(transaction)
@@ -136,6 +148,10 @@ class Judge:
         if self._sorter is None and changes.mask & CONFIGURED:
             self._early.append((transaction, changes))
         self._feed(transaction, changes)
+
+    def _look_at_the_clock(self) -> None:
+        if self._late is None and self._is_over():
+            self._late = f"the checker ran out of time at transaction {self.transactions:,} of the ledger"
 
     def _feed(self, transaction: Transaction, changes: Changes) -> None:
         mask = changes.mask
@@ -223,6 +239,9 @@ class Judge:
     def _conclude(self, rule: Rule, rest: Rest) -> str | None:
         if rule.name in self.raised:
             return self.raised[rule.name]
+        self._look_at_the_clock()
+        if self._late is not None:
+            return self._late
         try:
             reason = rule.conclude(rest)
         except Exception as error:  # noqa: BLE001  # unknown, never held
@@ -265,14 +284,18 @@ def judge(
     evidence: Evidence,
     summary: LedgerSummary,
     elsewhere: Elsewhere = ALONE,
+    losses: Sequence[Lost] = (),
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Report:
     """Judge a run: `transactions` is called once, and once more when there is evidence to collect.
 
     `operations` is the merged history, None where there is none; `elsewhere` what lives in other shards
-    (`invariants/sharded.py`). Raises what reading the ledger raises.
+    (`invariants/sharded.py`); `losses` what failovers lost; `is_over`: see `Judge`. Raises what reading the
+    ledger raises.
     """
-    witness = None if operations is None else Witness(operations)
-    first = Judge(witness, evidence.areas, elsewhere)
+    survived = survive(operations or (), losses)
+    witness = None if operations is None else Witness(survived.operations, survived.echoes)
+    first = Judge(witness, evidence.areas, elsewhere, is_over)
     if evidence.no_ledger is None:
         for transaction in transactions():
             first.observe(transaction)
@@ -288,6 +311,8 @@ def judge(
         judgements.append(
             judgement(rule.name, rule.checked, rule.findings.count, mine, reason, expected=expected)
         )
+    if survived.judgement is not None:
+        judgements.append(survived.judgement)
     return Report(
         tuple(judgements),
         first.transactions,
@@ -295,7 +320,8 @@ def judge(
         0 if operations is None else len(operations),
         first.exercised,
         evidence.areas,
-        tuple(first.depths.samples),
+        depths=tuple(first.depths.samples),
+        losses=survived.losses,
     )
 
 

@@ -9,6 +9,7 @@ What the rules lean on (picker.md §3, §6, engine/limiter.py):
 2. A slot is freed by the end of a claim and credited later, so a counter may lag behind the truth, never lead it.
 3. A configured capacity may change while rows hold the old one; until the key's shards add up to the new capacity,
    the old one counts.
+4. A slot that a node gave back for a transaction which a failover has lost was given back twice (`Echoes`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from invariants.changes import (
 )
 from invariants.ledger.pgoutput import Transaction
 from invariants.rules import Findings, Rest
-from invariants.witness import Witness, error_of, lone
+from invariants.witness import Echoes, Witness, error_of, lone
 
 GATE, RATE = "conc", "rate"
 # Counters are doubles: sums in another order differ in the last digits.
@@ -152,9 +153,10 @@ class GateCap:
     groups = STAYED | ENDED | GONE | BUCKETS | CONFIGS
     needs_ledger, needs_history, needs_rest = True, False, False
 
-    def __init__(self, columns: Columns, _: Witness | None) -> None:
+    def __init__(self, columns: Columns, witness: Witness | None) -> None:
         self.checked = 0
         self.findings = Findings()
+        self._echoes = Echoes() if witness is None else witness.echoes
         self._policies = Policies(GATE)
         self._admitted = Admitted(columns)
         self._levels = Levels(GATE)
@@ -169,7 +171,7 @@ class GateCap:
                 continue
             self.checked += 1
             rows = self._admitted.by_key.get(key, set())
-            if len(rows) > limit:
+            if len(rows) > limit + self._echoes.slots_of(key):
                 self.findings.add(
                     f"gate {key} lets {limit:g} rows in and {len(rows)} are executing: {sorted(rows)}",
                     sorted(rows),
@@ -201,9 +203,10 @@ class SlotConservation:
     groups = STAYED | ENDED | GONE | BUCKETS
     needs_ledger, needs_history, needs_rest = True, False, True
 
-    def __init__(self, columns: Columns, _: Witness | None) -> None:
+    def __init__(self, columns: Columns, witness: Witness | None) -> None:
         self.checked = 0
         self.findings = Findings()
+        self._echoes = Echoes() if witness is None else witness.echoes
         self._admitted = Admitted(columns)
         self._levels = Levels(GATE)
 
@@ -215,7 +218,7 @@ class SlotConservation:
                 self.checked += 1
                 taken = self._admitted.by_shard.get((key, shard), 0)
                 # Below zero a level cannot go, also where more execute than a lowered capacity has room for.
-                free = max(0.0, level.capacity - taken)
+                free = max(0.0, level.capacity - taken) + self._echoes.slots.get((key, shard), 0)
                 if not -TOLERANCE <= level.available <= free + TOLERANCE:
                     self.findings.add(
                         f"shard {shard} of gate {key} has {level.available:g} of {level.capacity:g} slots free "

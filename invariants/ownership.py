@@ -553,7 +553,8 @@ class LeaseRespect:
 
 
 class BatchIndependence:
-    """A flush takes every outcome that is still owned, and a refused one costs its neighbours nothing."""
+    """A flush takes every outcome that is still owned, and a refused one costs its neighbours nothing. An outcome of
+    another turn than the claim stands at is not: its own was taken before, or, after a failover, is lost."""
 
     name = "batch-independence"
     statement = "outcomes that share a flush are independent: whatever one outcome carries, the others commit"
@@ -564,6 +565,7 @@ class BatchIndependence:
         self.checked = 0
         self.findings = Findings()
         self._locked_by = columns.locked_by
+        self._turn = columns.only("turn")
         self._witness = witness
         # Outcomes that a flush did not take, and the transaction in which that flush committed the others.
         self._waiting: dict[tuple[int, str], int] = {}
@@ -578,8 +580,9 @@ class BatchIndependence:
             taken = operation.result["committed"]
             if len(taken) < len(operation.value["outcomes"]):
                 kept = set(committed(operation))
-                for row, claim, _ in operation.value["outcomes"]:
-                    if (row, claim) not in kept:
+                turns = operation.value.get("turns") or [None] * len(operation.value["outcomes"])
+                for (row, claim, _), turn in zip(operation.value["outcomes"], turns, strict=True):
+                    if (row, claim) not in kept and self._stands_at(changes.row(row), turn):
                         self._waiting[row, claim] = transaction.number
         if not self._waiting:
             return
@@ -595,6 +598,10 @@ class BatchIndependence:
                     transaction.number,
                     [witness.stale[t.id, claim]],
                 )
+
+    def _stands_at(self, row: Row | None, turn: int | None) -> bool:
+        """Whether its claim stands at that turn, or nobody says."""
+        return turn is None or row is None or not self._turn or int(row[self._turn[0]] or 0) == turn
 
     def conclude(self, _: Rest) -> str | None:
         for o in self._witness.refused_flushes if self._witness is not None else ():

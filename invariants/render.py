@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from invariants.areas import AREAS
-from invariants.verdict import Judgement, Report, Row, Violation, Witnessed
+from invariants.verdict import Judgement, Loss, Report, Row, Violation, Witnessed
 
 STYLES = {"held": "green", "violated": "bold red", "unknown": "yellow", "not_exercised": "dim"}
 NOUNS = {
@@ -24,12 +24,28 @@ MAX_VALUE = 60
 
 def print_report(console: Console, report: Report, shown: int = SHOWN) -> None:
     """The table of invariants, then the first `shown` violations of each that was violated."""
+    for loss in report.losses:
+        console.print(told_loss(loss), soft_wrap=True)
     console.print(invariants_table(report))
     for judgement in report.judgements:
         for violation in judgement.violations[:shown]:
             print_violation(console, judgement, violation)
         if judgement.violated > shown:
             console.print(f"… and {judgement.violated - shown:,} more violations of {judgement.invariant}\n")
+
+
+def told_loss(loss: Loss) -> str:
+    """What a failover lost, beside what it may, in a sentence or two."""
+    bound_ms = "unknown" if loss.bound_ms is None else f"{loss.bound_ms:,.0f} ms"
+    bounds = f"at most {loss.bound_bytes:,} bytes and {bound_ms} may be lost"
+    if not loss.transactions:
+        return f"failover at {loss.fork} lost nothing; {bounds}"
+    acknowledged = ", ".join(f"{count:,} {name}" for name, count in loss.acknowledged.items()) or "none"
+    unknown = f"; {loss.unknown:,} answers more are taken for unknown" if loss.unknown else ""
+    return (
+        f"failover at {loss.fork} lost {loss.transactions:,} commits: {loss.bytes:,} bytes of log, of the last "
+        f"{loss.ms:,.0f} ms before the crash; {bounds}. Acknowledged and lost: {acknowledged}{unknown}"
+    )
 
 
 def print_exercises(console: Console, counts: Mapping[str, int]) -> None:

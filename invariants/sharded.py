@@ -48,8 +48,12 @@ class Recorded(msgspec.Struct, frozen=True):
         return self.evidence.no_ledger is None and summary.complete and not summary.differences
 
 
-def judge_shards(shards: Sequence[Recorded], operations: Sequence[Operation] | None) -> Report:
-    """Judge a run on as many servers. Raises what reading the ledgers raises."""
+def judge_shards(
+    shards: Sequence[Recorded],
+    operations: Sequence[Operation] | None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Report:
+    """Judge a run on as many servers. `is_over`: see `Judge`. Raises what reading the ledgers raises."""
     count = len(shards)
     whole = all(shard.is_whole for shard in shards)
     digests = [Digest(shard.transactions()) for shard in shards] if whole else []
@@ -59,7 +63,9 @@ def judge_shards(shards: Sequence[Recorded], operations: Sequence[Operation] | N
     for place, shard in enumerate(shards):
         mine = None if operations is None else list(of_shard(operations, place, count))
         elsewhere = Elsewhere(place, count, digests, promises, slack_us)
-        reports.append(judge(shard.transactions, mine, shard.evidence, shard.summary, elsewhere))
+        reports.append(
+            judge(shard.transactions, mine, shard.evidence, shard.summary, elsewhere, is_over=is_over)
+        )
     return Report(
         tuple(merged(judgements) for judgements in zip(*(r.judgements for r in reports), strict=True)),
         sum(report.transactions for report in reports),
@@ -67,7 +73,7 @@ def judge_shards(shards: Sequence[Recorded], operations: Sequence[Operation] | N
         0 if operations is None else len(operations),
         {name: sum(report.exercised.get(name, 0) for report in reports) for name in reports[0].exercised},
         reports[0].areas,
-        together([report.depths for report in reports]),
+        depths=together([report.depths for report in reports]),
     )
 
 

@@ -72,9 +72,27 @@ class Judgement(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What one failover to an asynchronous standby lost (`invariants/forks.py`): commits, bytes of the log behind the
+    position `fork`, and how long before the crash the first of them was committed; beside them the bounds, of which
+    `bound_ms` is None where nobody looked. `acknowledged`: operations that had been answered and are lost, by name;
+    `unknown`: operations that may have seen or done what is lost. `commits` and `operations`: the first of them."""
+
+    fork: str
+    transactions: int
+    bytes: int
+    ms: float
+    bound_bytes: int
+    bound_ms: float | None
+    acknowledged: dict[str, int]
+    unknown: int
+    commits: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+
+
 class Report(msgspec.Struct, frozen=True):
     """All judgements of a run, and what they rest on. `exercised`: see `invariants.exercise`. `areas`: what the run is
-    about. `depths`: how much lay where as it went on."""
+    about. `losses`: of failovers that may lose something. `depths`: how much lay where as it went on."""
 
     judgements: tuple[Judgement, ...]
     transactions: int = 0
@@ -82,6 +100,7 @@ class Report(msgspec.Struct, frozen=True):
     operations: int = 0
     exercised: dict[str, int] = msgspec.field(default_factory=dict)
     areas: tuple[str, ...] = ()
+    losses: tuple[Loss, ...] = ()
     depths: tuple[Depth, ...] = ()
 
     @property

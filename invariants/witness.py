@@ -83,7 +83,7 @@ REMARKS = (*MARKS, "step")
 # Connection failures, operator intervention, and errors that the driver made up itself.
 UNCERTAIN_CLASSES = ("08", "57")
 # Faults after whose end no session of before is left.
-CRASHES = ("crash", "failover")
+CRASHES = ("crash", "failover", "failover-async")
 # The server's last word to a session that it ends.
 ENDED_SESSION = ("25P03", "57P01", "57P02")
 MASK = 0xFFFFFFFF
@@ -109,11 +109,25 @@ class Ender(msgspec.Struct, frozen=True):
     turns: dict[tuple[int, str], int]
 
 
-class Witness:
-    """An index over a merged history."""
+class Echoes(msgspec.Struct, frozen=True):
+    """What is still remembered of transactions that a failover has lost (`invariants/forks.py`): how many slots may
+    have been given back too often, by gate key and shard; and the rows whose ids have been given out before, or whose
+    signals are lost."""
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
+    slots: dict[tuple[str, int], int] = {}
+    rows: frozenset[int] = frozenset()
+
+    def slots_of(self, key: str) -> int:
+        """Of all shards of a gate."""
+        return sum(count for (name, _), count in self.slots.items() if name == key)
+
+
+class Witness:
+    """An index over a merged history. `echoes`: of what is no longer in it."""
+
+    def __init__(self, operations: Sequence[Operation], echoes: Echoes | None = None) -> None:
         self.operations = operations
+        self.echoes = Echoes() if echoes is None else echoes
         self.enders: dict[int, Operation] = {}
         self.claims: dict[str, Operation] = {}
         # When each process was last seen to begin something.
@@ -319,7 +333,7 @@ class Witness:
 
 def may_lose(fault: Operation) -> bool:
     """Whether a fault may undo what was acknowledged: a failover to a standby that commits did not wait for."""
-    return fault.value["fault"] in CRASHES and fault.value.get("synchronous") is False
+    return fault.value["fault"] == "failover-async"
 
 
 def is_unknown(o: Operation) -> bool:

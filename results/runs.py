@@ -5,6 +5,7 @@
     history-<process>.*     what each process saw (invariants.history)
     ledger.pgoutput         every committed change in commit order (invariants.ledger); of several servers in
                             shard-0/, shard-1/, … with a run.json of its own
+    forks.json, lost-N.*    what failovers to an asynchronous standby lost (invariants/forks.py), beside the ledger
     history.parquet         the histories merged, one row an operation (invariants/history/export.py)
     depths.parquet          jobs by status and rows by table over time, read off the ledger (invariants/depth.py)
     report.html             all of it for people (results/report)
@@ -34,8 +35,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     - `reason`: why a verdict is `unknown`.
     - `exercised`: what the load put the engine through, as {name: {"count", "finding"}}; what did not happen is
       `not_exercised` (`invariants/exercise.py`).
-    - `faults`: each as it happened, with what it did; `effects`: what the engine and the clients made of them all
-      (`stress/effects.py`).
+    - `faults`: each as it happened, with what it did and its `recovery` (`invariants/recovery.py`), of which
+      `recovery_bounds` says how long it should take; `effects`: what the engine and the clients made of them all
+      (`stress/effects.py`); `losses`: what each failover that may lose commits has lost, as `invariants.verdict.Loss`.
     - `waits_ms`: how long jobs wait, by kind; `idle`: what nodes without work cost, where a run looked
       (`stress/waits.py`).
     - `order`: by queue, how long jobs waited and how often one overtook another (`invariants/history/order.py`).
@@ -54,7 +56,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     nodes: int
     seconds: float
     faults: list[dict[str, Any]]
+    recovery_bounds: dict[str, float] = msgspec.field(default_factory=dict)
     effects: dict[str, int] = msgspec.field(default_factory=dict)
+    losses: list[dict[str, Any]] = msgspec.field(default_factory=list)
     invariants: dict[str, Any]
     exercised: dict[str, dict[str, int | str]] = msgspec.field(default_factory=dict)
     throughput: dict[str, float]

@@ -12,6 +12,7 @@ import msgspec
 from engine.errors import UsageError
 from engine.front_door import FrontDoor
 from engine.postgres import signals_stop
+from invariants.folder import JUDGE_LIMIT_S
 from invariants.mutants import REGISTRY
 from results.runs import runs_folder
 from stress.config import SUBJECTS, checked
@@ -64,6 +65,13 @@ def stress() -> None:
     "--resume", type=click.Path(path_type=Path), default=None, help="Go on with the soak in that folder."
 )
 @click.option(
+    "--judge-seconds",
+    type=click.FloatRange(min=0),
+    default=JUDGE_LIMIT_S,
+    show_default=True,
+    help="How long judging may take; what is not decided by then is unknown.",
+)
+@click.option(
     "--until-violated", is_flag=True, help="End the load with the first violation, --seconds at the latest."
 )
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
@@ -84,6 +92,7 @@ def run_command(
     profile: str,
     minutes: float | None,
     resume: Path | None,
+    judge_seconds: float,
     until_violated: bool,
     out: Path | None,
     as_json: bool,
@@ -130,6 +139,7 @@ def run_command(
         scenario="mixed" if scenario is None else scenario,
         subject=subject,
         mutant=mutant,
+        judge_seconds=judge_seconds,
         until_violated=until_violated,
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.

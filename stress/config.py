@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from engine.errors import UsageError
 from engine.postgres import Source, parse_pg
 from engine.postgres.standby import OLDEST
+from invariants.folder import JUDGE_LIMIT_S
 from invariants.mutants import REGISTRY
 from stress.faults import FAULTS, FaultKind
+from stress.faults.plan import FAILOVERS
 from stress.scenarios import SCENARIOS
 from stress.subjects import Subject
 
@@ -24,6 +26,9 @@ MAX_SECONDS = 24 * 3600.0
 LEASE_TTL_MS = 1_500.0
 HEARTBEAT_INTERVAL_MS = 300.0
 REAP_INTERVAL_MS = 200.0
+# Often, so that a reconciler meets claims, ends and late credits.
+RECONCILE_INTERVAL_MS = 300.0
+MAX_POLL_INTERVAL_MS = 200.0
 MAX_DELAY_MS = 4.0
 DRAIN_TIMEOUT_MS = 5_000.0
 LOCUST_WORKERS = 2
@@ -33,8 +38,8 @@ LOCUST_WORKERS = 2
 class RunConfig:
     """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
     the order in which they were given, without repetition; `left_out` says in a sentence each which of `all` this run
-    cannot have. `retention_ms`: no node keeps what has ended for longer; None: as the scenario says. `until_violated`:
-    the load ends with the first violation."""
+    cannot have. `retention_ms`: no node keeps what has ended for longer; None: as the scenario says. `judge_seconds`:
+    how long judging may take. `until_violated`: the load ends with the first violation."""
 
     sources: tuple[Source, ...]
     seconds: float
@@ -46,6 +51,7 @@ class RunConfig:
     mutant: str | None
     left_out: tuple[str, ...] = ()
     retention_ms: float | None = None
+    judge_seconds: float = JUDGE_LIMIT_S
     until_violated: bool = False
 
     def command(self) -> str:
@@ -82,6 +88,7 @@ def checked(
     scenario: str,
     subject: str,
     mutant: str | None,
+    judge_seconds: float = JUDGE_LIMIT_S,
     until_violated: bool = False,
 ) -> RunConfig:
     """A `RunConfig`. Raises UsageError with one sentence that says what is possible instead."""
@@ -109,6 +116,7 @@ def checked(
         subject=_known("subject", subject, SUBJECTS),
         mutant=None if mutant is None else _known("mutant", mutant, REGISTRY),
         left_out=left_out,
+        judge_seconds=judge_seconds,
         until_violated=until_violated,
     )
 
@@ -125,7 +133,8 @@ def _faults(
         if (reason := _why_impossible(kind, sources, subject)) is not None
     }
     if words == "all":
-        return tuple(name for name in FAULTS if name not in impossible), tuple(impossible.values())
+        possible = tuple(name for name, kind in FAULTS.items() if not kind.loses and name not in impossible)
+        return possible, tuple(reason for name, reason in impossible.items() if not FAULTS[name].loses)
     names = tuple(dict.fromkeys(_known("fault", word.strip(), FAULTS) for word in words.split(",")))
     for name in names:
         if name in impossible:
@@ -137,12 +146,17 @@ def _why_impossible(kind: FaultKind, sources: Sequence[Source], subject: Subject
     """A sentence, or None."""
     if kind.own_server and any(source.kind == "dsn" for source in sources):
         return f"the fault {kind.name!r} needs a server that the harness started: leave it out, or use another --pg"
-    if kind.name == "failover" and any(
+    if kind.name in FAILOVERS and any(
         source.kind == "container" or (source.major or OLDEST) < OLDEST for source in sources
     ):
         return (
-            f"the fault 'failover' needs Postgres {OLDEST} or newer, for slots that outlive it, in processes of this "
-            f"machine: leave it out, or use another --pg"
+            f"the fault {kind.name!r} needs Postgres {OLDEST} or newer, for slots that outlive it, in processes of "
+            f"this machine: leave it out, or use another --pg"
+        )
+    if kind.loses and "picker" not in subject.areas:
+        return (
+            f"the fault {kind.name!r} needs a scenario of the picker: of the store's operations nobody can say which "
+            "ones ran on the server that is gone"
         )
     if kind.name == "poison" and subject.poison is None:
         return f"the fault 'poison' needs rows that nobody can run, and the subject {subject.name!r} has none"

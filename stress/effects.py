@@ -52,6 +52,32 @@ def effects(operations: Iterable[Operation]) -> dict[str, int]:
     return {name: count for name, count in sorted(counts.items()) if count}
 
 
+def recovered(faults: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[float], int]]:
+    """How long after each kind of fault throughput was back, in milliseconds and in order, and after how many of that
+    kind it was not seen; from the `faults` of a verdict."""
+    found: dict[str, tuple[list[float], int]] = {}
+    for fault in faults:
+        times, unseen = found.get(fault["fault"], ([], 0))
+        back = fault["recovery"]["throughput_ms"]
+        found[fault["fault"]] = (times, unseen + 1) if back is None else (sorted([*times, back]), unseen)
+    return found
+
+
+def told_orphans(faults: Iterable[Mapping[str, Any]], bounds: Mapping[str, float]) -> str | None:
+    """What became of the rows that killed and frozen nodes had held, in a sentence; None where there were none."""
+    each = [fault["recovery"] for fault in faults if fault["recovery"]["orphans"]]
+    if not each:
+        return None
+    parts = [f"orphans: {sum(one['orphans'] for one in each):,}"]
+    for name, words in (("taken_back_ms", "taken back"), ("run_again_ms", "run again")):
+        times = [one[name] for one in each if one[name] is not None]
+        said = f"within {max(times):,.0f} ms" if times else "never"
+        late = sum(one[name.replace("_ms", "_late")] for one in each)
+        parts.append(f"{words} {said} (lease and sweeps imply {bounds[name]:,.0f} ms; {late:,} later)")
+    waiting = sum(one["still_waiting"] for one in each)
+    return ", ".join(parts) + (f", {waiting:,} not seen to run again" if waiting else "")
+
+
 def by_fault(faults: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, Counter[str]]]:
     """How often each fault fired, and what it did in all; from the `faults` of a verdict."""
     found: dict[str, tuple[int, Counter[str]]] = {}

@@ -16,9 +16,16 @@ from invariants.history import merge_folder
 from invariants.history.export import latencies_ms, throughput, write_depths, write_parquet
 from invariants.history.operations import Operation
 from invariants.history.order import waits
+from invariants.recovery import Bounds, recoveries
 from invariants.verdict import EXIT_CODES, Report, exercises
 from results.runs import Verdict, write_json
-from stress.config import RunConfig
+from stress.config import (
+    LEASE_TTL_MS,
+    MAX_POLL_INTERVAL_MS,
+    REAP_INTERVAL_MS,
+    RECONCILE_INTERVAL_MS,
+    RunConfig,
+)
 from stress.effects import effects
 from stress.scenarios import SCENARIOS, StoreScenario
 from stress.waits import busiest_key, idle_cost, waits_ms
@@ -29,6 +36,11 @@ if TYPE_CHECKING:
 # 20,000 in 20 s is what a run on two cores is expected to commit; below that rate the summary says what was reached.
 EXPECTED_TRANSACTIONS_PER_S = 1_000
 
+# A lease that was renewed just before has run out, the next sweep has found it; gates were counted and a poll came.
+BOUNDS = Bounds(
+    taken_back_ms=LEASE_TTL_MS + REAP_INTERVAL_MS,
+    run_again_ms=LEASE_TTL_MS + REAP_INTERVAL_MS + RECONCILE_INTERVAL_MS + MAX_POLL_INTERVAL_MS,
+)
 
 # Why a run that a signal stopped is unknown.
 INTERRUPTED = "interrupted"
@@ -49,8 +61,10 @@ class Judged:
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run's folder does not say and its verdict does. `stopped`: why the run ended early, None where it came to
-    rest. `postgres`: as in the verdict; `load_seconds`: how long the load lasted; `faulty`: whether it had faults."""
+    """What a run's folder does not say and its verdict does.
+
+    `stopped`: why the run ended early, None where it came to rest. `postgres`: as in the verdict; `load_seconds`: how
+    long the load lasted; `judge_seconds`: how long judging may take; `faulty`: whether it had faults."""
 
     seed: int
     scenario: str
@@ -59,6 +73,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     postgres: dict[str, Any]
     load_seconds: float
+    judge_seconds: float
     faulty: bool
     reproduce: str
     stopped: str | None
@@ -90,6 +105,7 @@ def told_by(run: Run, stopped: str | None = None) -> Told:
         nodes=run.config.nodes,
         postgres=_postgres(run.servers),
         load_seconds=run.load_seconds,
+        judge_seconds=run.config.judge_seconds,
         faulty=bool(run.config.faults),
         reproduce=run.config.command(),
         stopped=stopped,
@@ -129,7 +145,7 @@ def never_began(config: RunConfig, folder: Path, reason: str) -> Judged:
 def judge_told(folder: Path, told: Told) -> Judged:
     """Judge what was recorded, and write the folder's last files."""
     operations = merge_folder(folder)
-    report = judge_folder(folder)
+    report = judge_folder(folder, limit_s=told.judge_seconds)
     write_parquet(operations, folder / "history.parquet")
     write_depths(report.depths, operations, folder / "depths.parquet")
     # A violation that was recorded is one, also where the run could not be ended as it should; a person's Ctrl-C is
@@ -146,8 +162,10 @@ def judge_told(folder: Path, told: Told) -> Judged:
         postgres=told.postgres,
         nodes=told.nodes,
         seconds=round(told.load_seconds, 3),
-        faults=[_fault(operation) for operation in operations if operation.f == "fault"],
+        faults=_faults(operations),
+        recovery_bounds=msgspec.to_builtins(BOUNDS),
         effects=effects(operations) if told.faulty else {},
+        losses=[msgspec.to_builtins(loss) for loss in report.losses],
         invariants=report.invariants(),
         exercised=exercises(report.exercised),
         throughput=_throughput(operations, report, told.load_seconds),
@@ -201,14 +219,18 @@ def _postgres(servers: Sequence[Server]) -> dict[str, Any]:
     return {**first, "others": others} if others else first
 
 
-def _fault(operation: Operation) -> dict[str, Any]:
-    """A fault as it happened; `lasted_ms` is None, and what it did unknown, for one that the run's end overtook."""
-    latency_ms = operation.latency_ms
-    return {
-        **operation.value,
-        "lasted_ms": None if latency_ms is None else round(latency_ms, 3),
-        "did": {} if operation.result is None else operation.result["did"],
-    }
+def _faults(operations: Sequence[Operation]) -> list[dict[str, Any]]:
+    """Each fault as it happened; `lasted_ms` is None, and what it did unknown, for one that the run's end overtook."""
+    faults = [operation for operation in operations if operation.f == "fault"]
+    return [
+        {
+            **fault.value,
+            "lasted_ms": None if fault.latency_ms is None else round(fault.latency_ms, 3),
+            "did": {} if fault.result is None else fault.result["did"],
+            "recovery": msgspec.to_builtins(recovery),
+        }
+        for fault, recovery in zip(faults, recoveries(operations, BOUNDS), strict=True)
+    ]
 
 
 def _throughput(operations: list[Operation], report: Report, load_seconds: float) -> dict[str, float]:

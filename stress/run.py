@@ -6,7 +6,8 @@ Phases, and what each waits for:
    idle time, in which the nodes are alone. The load's clock starts when the clients have joined.
 2. load: `seconds` long, or until rolling restarts are over; faults as planned.
 3. drain: clients stop, faults are healed, nodes work until nothing waits. A drain that makes no progress for
-   `STUCK_S` ends: what still waits is judged as lost. One that makes progress but never ends is `unknown`.
+   `STUCK_S`, though all nodes have come up, ends: what still waits is judged as lost. One that makes progress but never
+   ends is `unknown`.
 4. collect, in a soak: nodes work until what has ended is gone from the tables.
 5. rest: nodes stop gracefully; the recorder reads the last transaction and the tables as they are.
 6. judge: ledger, history and evidence decide every invariant.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,8 +42,8 @@ from stress.display import Display, Snapshot
 from stress.faults import FAULTS, PlannedFault, plan_faults
 from stress.faults.acts import ACTS
 from stress.faults.ground import Fault, FaultStuck, Ground
-from stress.faults.plan import NODE, SERVER
-from stress.faults.ways import proxies_for, ways
+from stress.faults.plan import FAILOVERS, NODE, SERVER, is_left_out
+from stress.faults.ways import CLIENTS, proxies_for, ways
 from stress.judgement import (
     INTERRUPTED,
     Judge,
@@ -61,8 +63,8 @@ from stress.swarm.swarm import ChildDied, Swarm
 
 TICK_S = 0.05
 JOIN_TIMEOUT_S = 120.0
-STUCK_S = 10.0
-DRAIN_TIMEOUT_S = 180.0
+STUCK_S = 15.0
+DRAIN_TIMEOUT_S = 240.0
 # A drain whose ledger already shows a violation has nothing more to prove.
 VIOLATED_DRAIN_S = 8.0
 LOOK_S = 0.25
@@ -99,6 +101,7 @@ class Run:
     planned: list[PlannedFault]
     rolls: Rolls
     active: list[Active] = field(default_factory=list)
+    fired: Counter[str] = field(default_factory=Counter)
     phase: str = "start"
     each_tick: Callable[[], None] = lambda: None
     load_began: float = 0.0
@@ -155,7 +158,7 @@ class Run:
         last = self._look()
         while self.waiting[0] > 0:
             self._tick()
-            if self.waiting != last:
+            if self.waiting != last or not self.swarm.have_come_up():
                 last, progressed = self.waiting, time.monotonic()
             if time.monotonic() - progressed > STUCK_S:
                 self.display.say(
@@ -231,7 +234,12 @@ class Run:
         for active in self.active:
             active.fault.tick()
         for planned in [planned for planned in self.planned if planned.at_s <= self._loaded_s()]:
-            if self._has_room(planned):
+            if self.ground.down:
+                # What is due with a crash would wait for the server, and the server's heal for that.
+                return
+            if is_left_out(planned, self._loaded_s(), self.fired[planned.name]):
+                self.planned.remove(planned)
+            elif self._has_room(planned):
                 self.planned.remove(planned)
                 self._inject(planned)
 
@@ -260,6 +268,7 @@ class Run:
         who = ("server", 0) if victim is None else (victim.name, victim.pid)
         token = self.recording.fault(planned.name, *who)
         fault = ACTS[planned.name](self.ground, planned)
+        self.fired[planned.name] += 1
         self.active.append(Active(planned, time.monotonic() + planned.lasts_s, fault, token))
 
     def _heal(self, active: Active) -> None:
@@ -302,7 +311,7 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
     display.say(f"run {folder}")
     try:
         # What was acknowledged must survive a crash.
-        profile: Profile = "durable" if {"crash", "failover"} & set(config.faults) else "fast"
+        profile: Profile = "durable" if {"crash", *FAILOVERS} & set(config.faults) else "fast"
         with display, ExitStack() as stack:
             servers = tuple(
                 stack.enter_context(provision(source, profile=profile)) for source in config.sources
@@ -394,11 +403,13 @@ def _run(
     with ExitStack() as stack:
         proxies = tuple(stack.enter_context(each) for each in proxies_for(config, servers))
         recording = stack.enter_context(
-            Recording.started(servers, folder, failover="failover" in config.faults)
+            Recording.started(servers, folder, failover=not set(FAILOVERS).isdisjoint(config.faults))
         )
         dsns = tuple(server.dsn for server in servers)
         swarm = Swarm(config, dsns, folder, ways=ways(config, servers, proxies))
-        ground = Ground(swarm, servers, scenario.subject, scenario, recording.notes, proxies)
+        ground = Ground(
+            swarm, servers, scenario.subject, scenario, recording.notes, proxies, CLIENTS if proxies else ()
+        )
         open_connections = list(connections)
         releases = len(scenario.releases) if isinstance(scenario, Scenario) else 0
         rolls = Rolls(

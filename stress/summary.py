@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 import click
 from rich import box
@@ -11,7 +13,7 @@ from rich.table import Table
 
 from engine.errors import UsageError
 from invariants.render import print_exercises, print_report, print_verdict
-from stress.effects import by_fault
+from stress.effects import by_fault, recovered, told_orphans
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
 from stress.scenarios import SCENARIOS, Scenario
 
@@ -63,6 +65,10 @@ def print_summary(judged: Judged) -> None:
         console.print(_faults_table(judged))
         said = ", ".join(f"{count:,} {name}" for name, count in verdict.effects.items())
         console.print(f"under faults: {said or 'nothing to see'}", soft_wrap=True)
+        if not any(seen for seen, _ in recovered(verdict.faults).values()):
+            console.print("throughput back: not seen for any fault, each had another, or the end, in its way")
+        if (orphans := told_orphans(verdict.faults, verdict.recovery_bounds)) is not None:
+            console.print(orphans, soft_wrap=True)
     print_exercises(console, judged.report.exercised)
     if at_rest := _at_rest(judged):
         console.print(f"at rest: {', '.join(at_rest)}", soft_wrap=True)
@@ -94,10 +100,16 @@ def _faults_table(judged: Judged) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("fault")
     table.add_column("fired", justify="right")
+    times = recovered(judged.verdict.faults)
+    if any_seen := any(seen for seen, _ in times.values()):
+        table.add_column("throughput back", justify="right")
     table.add_column("what it did")
     for name, (fired, did) in sorted(by_fault(judged.verdict.faults).items()):
         table.add_row(
-            name, f"{fired:,}", ", ".join(f"{count:,} {what}" for what, count in sorted(did.items()))
+            name,
+            f"{fired:,}",
+            *([_back(*times[name])] if any_seen else []),
+            ", ".join(f"{count:,} {what}" for what, count in sorted(did.items())),
         )
     return table
 
@@ -120,6 +132,14 @@ def _waits_table(judged: Judged, kinds: list[str]) -> Table:
                 quantiles = (f"{figures[key]:,.0f}" for key in ("p50", "p90", "p99", "max"))
                 table.add_row(kind, word, f"{figures['count']:,.0f}", *quantiles)
     return table
+
+
+def _back(times: Sequence[float], unseen: int) -> str:
+    """The median, and how many it is the median of."""
+    if not times:
+        return "not seen"
+    middle = median(times) / 1000
+    return f"{middle:.1f} s" + (f" ({len(times)} of {len(times) + unseen})" if unseen else "")
 
 
 def _latency_table(judged: Judged) -> Table:

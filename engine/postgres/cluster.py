@@ -180,10 +180,17 @@ class Cluster:
             process.wait(STOP_TIMEOUT_S)
         self._process = None
 
+    @property
+    def data_dir(self) -> Path:
+        """Where its data lie."""
+        return self.lodging.data_dir
+
     def adopt(self, data_dir: Path) -> None:
-        """Of a stopped server: from now on its data is what lies there, and the old is gone."""
-        shutil.rmtree(self.lodging.data_dir)
-        data_dir.rename(self.lodging.data_dir)
+        """Of a stopped server: from now on its data is what lies there, and the old, where it still is there, is
+        gone."""
+        if self.data_dir.exists():
+            shutil.rmtree(self.data_dir)
+        data_dir.rename(self.data_dir)
 
     def remove(self) -> None:
         """Stop the server and remove all that is left of it. May be repeated, also after an interruption."""

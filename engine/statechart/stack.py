@@ -26,6 +26,7 @@ from engine.statechart.worker import BATCH, LEASE_S, Worker
 from engine.statements import Catalogue
 from engine.store import AsyncShardedStore, Emit, Execution
 from engine.store.encoding import TRACE_MAX
+from engine.tasks import end
 from engine.transport import AsyncShardedTransport
 from engine.transport.queue import Queue
 
@@ -121,6 +122,4 @@ class Stack:
         try:
             await asyncio.gather(*parts)
         finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+            await end(parts)

@@ -33,6 +33,7 @@ from engine.store.execution import (
 )
 from engine.store.operations import QUESTIONS, Operations
 from engine.store.postgres import ConnectionLost
+from engine.tasks import heeded
 
 Json = Any
 T = TypeVar("T")
@@ -178,17 +179,19 @@ class AsyncPostgresStore(Awaiting):
             raise lost.error from None
 
     async def _run_commit(self, operation: Operation[T]) -> T:
-        async with self._pool.connection() as connection:
-            try:
-                return await perform_async(connection, operation)
-            except psycopg.Error as error:
-                if connection.closed:
-                    raise ConnectionLost(error) from error
-                raise
-            except BaseException as error:
-                if not isinstance(error, Exception):
-                    await connection.close()
-                raise
+        with heeded() as heed:
+            async with self._pool.connection() as connection:
+                heed()
+                try:
+                    return await perform_async(connection, operation)
+                except psycopg.Error as error:
+                    if connection.closed:
+                        raise ConnectionLost(error) from error
+                    raise
+                except BaseException as error:
+                    if not isinstance(error, Exception):
+                        await connection.close()
+                    raise
 
 
 def _migrate(dsn: str, name: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from invariants.ledger.reader import LedgerUnavailable
 
-READY_TIMEOUT_S: Final = 30.0
+READY_TIMEOUT_S: Final = 60.0
 
 
 class RecorderError(Exception):
@@ -70,8 +70,8 @@ class RecorderProcess:
         return self._process.pid
 
     def check_alive(self) -> None:
-        """Raises RecorderError when it has ended by itself."""
-        if self._over and self._ended is None:
+        """Raises RecorderError when it has ended by itself, also where it could say why there is no more to record."""
+        if self._over or self._ended is not None:
             raise RecorderError(self._why())
 
     def stop(self, until: str | None = None, timeout_s: float = 150.0) -> dict[str, Any]:
@@ -139,6 +139,8 @@ class RecorderProcess:
     _unavailable = False
 
     def _why(self) -> str:
+        if self._ended is not None and self._ended["reason"] is not None:
+            return str(self._ended["reason"])
         return self._failures[-1] if self._failures else "the recorder ended without a word"
 
     def _listen(self) -> None:

@@ -34,6 +34,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from invariants.ledger.pgoutput import POSTGRES_EPOCH_US, format_lsn, parse_lsn
 
+# Undefined object; object not in the state that it has to be in.
+GONE: Final = ("42704", "55000")
 STATUS_INTERVAL_S: Final = 1.0
 ASK_INTERVAL_S: Final = 0.1
 _OPTIONS = (
@@ -49,6 +51,10 @@ _BURST: Final = 20_000
 
 class LedgerUnavailable(Exception):  # a state of the server, not of this code
     """The server or the role does not allow a ledger; the message says which setting to change."""
+
+
+class SlotGone(psycopg.OperationalError):
+    """There is no such slot any more, or the log that it needs has been removed: nothing brings that back."""
 
 
 def plain_text_dsn(dsn: str) -> str:
@@ -108,6 +114,19 @@ def mark_rest(dsn: str) -> str:
         return str(row[0])
 
 
+def read_tail(dsn: str, slot: str, publication: str) -> list[tuple[int, bytes]]:
+    """(position, message) of all that a server has committed since its slot last moved, which stays where it is. For
+    a server that nobody uses any more. Raises psycopg.Error."""
+    query = (
+        "SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes("
+        "%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)"
+    )
+    with psycopg.connect(plain_text_dsn(dsn), autocommit=True) as connection:
+        return [
+            (parse_lsn(lsn), data) for lsn, data in connection.execute(query.encode(), (slot, publication))
+        ]
+
+
 def drop_slot(dsn: str, slot: str, publication: str, deadline_s: float = 10.0) -> None:
     """Drop both, waiting for the server to let go of the slot. Raises psycopg.Error; absent ones are no
     error."""
@@ -125,8 +144,8 @@ def drop_slot(dsn: str, slot: str, publication: str, deadline_s: float = 10.0) -
 class Stream:
     """An open stream of one slot, from `start` on.
 
-    `passed` is how far the server says it has decoded. Raises psycopg.OperationalError when the connection
-    breaks.
+    `passed` is how far the server says it has decoded. Raises SlotGone, and psycopg.OperationalError when the
+    connection breaks.
     """
 
     def __init__(self, dsn: str, slot: str, publication: str, start: str) -> None:
@@ -142,9 +161,10 @@ class Stream:
         ).format(sql.Identifier(slot), sql.SQL(format_lsn(self.passed)), sql.Literal(publication))
         result = self._pgconn.exec_(command.as_bytes(self._connection))
         if result.status != pq.ExecStatus.COPY_BOTH:
-            message = result.get_error_message()
+            message = " ".join(result.get_error_message().split())
+            gone = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode() in GONE
             self._connection.close()
-            raise psycopg.OperationalError(f"the slot cannot be read: {message}")
+            raise (SlotGone if gone else psycopg.OperationalError)(f"the slot cannot be read: {message}")
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
         self._sent_at = time.monotonic()

@@ -42,6 +42,7 @@ from invariants.ledger.frames import NAME, FrameWriter
 from invariants.ledger.pgoutput import Decoder, format_lsn, parse_lsn
 from invariants.ledger.reader import (
     LedgerUnavailable,
+    SlotGone,
     Stream,
     create_slot,
     drop_slot,
@@ -55,7 +56,8 @@ from invariants.stored import TABLES as STORED_TABLES
 log = logging.getLogger("invariants.recorder")
 
 PROGRESS_INTERVAL_S: Final = 1.0
-RECONNECT_S: Final = 30.0
+# A slot that is gone is told apart; a server that recovers on a busy machine takes its time.
+RECONNECT_S: Final = 120.0
 STEP_S: Final = 0.1
 MAX_DIFFERENCES: Final = 20
 _READ_ROWS: Final = 5000
@@ -180,6 +182,8 @@ class Recording:
         while True:
             try:
                 stream = Stream(self._config.dsn, self._config.name, self._config.name, format_lsn(recorded))
+            except SlotGone as error:
+                return f"the ledger was lost: {error}"
             except psycopg.OperationalError as error:
                 lost_at = lost_at or time.monotonic()
                 if time.monotonic() - lost_at > RECONNECT_S or self._orders.stopped is not None:

@@ -7,7 +7,7 @@ from stress.faults.ground import Fault
 from stress.faults.network import Partition, Slow
 from stress.faults.poison import Poison
 from stress.faults.processes import Kill, Pause, Pool, Skew
-from stress.faults.server import Crash, Failover
+from stress.faults.server import Crash, Failover, FailoverAsync
 from stress.faults.tables import Plan, Stats, Vacuum, Xmin
 
 ACTS: dict[str, type[Fault]] = {
@@ -19,6 +19,7 @@ ACTS: dict[str, type[Fault]] = {
     "slow": Slow,
     "crash": Crash,
     "failover": Failover,
+    "failover-async": FailoverAsync,
     "skew": Skew,
     "pool": Pool,
     "vacuum": Vacuum,

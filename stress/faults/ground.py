@@ -21,10 +21,10 @@ from stress.swarm.swarm import Swarm
 
 # Sessions of faults are none of nodes or clients: nothing is done to them.
 SESSION_NAME = "pgreferee fault"
-CONNECT_DEADLINE_S = 20.0
+CONNECT_DEADLINE_S = 60.0
 CONNECT_PAUSE_S = 0.1
 LOCK_TIMEOUT_MS = 2_000
-THREAD_TIMEOUT_S = 15.0
+THREAD_TIMEOUT_S = 60.0
 
 
 class FaultStuck(Exception):
@@ -33,10 +33,11 @@ class FaultStuck(Exception):
 
 @dataclass(slots=True)
 class Ground:
-    """`proxies`: one for each server, none where nothing in the run needs them. `notes`: the harness's own history, for
-    a fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything. `replicating`:
-    commits wait for a standby, and one that is cancelled there is acknowledged without. `crashes`: how often a server
-    has ended and its counters with it."""
+    """`proxies`: one for each server, none where nothing in the run needs them; `client_places`: where in them the
+    processes of clients are, and `clients_taken`: which of those suffer a fault. `notes`: the harness's own history,
+    for a fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything.
+    `replicating`: commits wait for a standby, and one that is cancelled there is acknowledged without. `crashes`: how
+    often a server has ended and its counters with it."""
 
     swarm: Swarm
     servers: tuple[Server, ...]
@@ -44,6 +45,8 @@ class Ground:
     scenario: Any
     notes: Recorder
     proxies: tuple[Proxies, ...] = ()
+    client_places: tuple[str, ...] = ()
+    clients_taken: set[str] = field(default_factory=set)
     down: bool = False
     replicating: bool = False
     crashes: int = 0

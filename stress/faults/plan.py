@@ -9,6 +9,8 @@ Rules:
 3. Of the faults of any other site one is in force at a time.
 4. Every named fault occurs once before any occurs twice, so that none is left out while there is time for it; and once
    more in each further minute.
+5. A run may fall behind: a server is down, a standby is not ready. What could not be done in time is done later as long
+   as its kind has occurred less often than is promised; otherwise it is left out, for what piles up would come at once.
 """
 
 from __future__ import annotations
@@ -19,16 +21,21 @@ from random import Random
 
 QUIET_SHARE = 0.1
 NODE, SERVER = "node", "server"
+FAILOVERS = ("failover", "failover-async")
 # How finely the planner looks for room, in seconds, and how often it tries its luck before it looks everywhere.
 GRAIN_S = 0.1
 DRAWS = 8
 ROUND_S = 60.0
+# How late a fault may be of which there were enough, and how many that is.
+PATIENCE_S = 2.0
+ENOUGH = 2
 
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
     """A kind of fault. `site`: see the module. `period_s`: mean time between two of it; `lasts_leases`: how long it
-    lasts, in lease lengths. `own_server`: it needs a server that the harness started."""
+    lasts, in lease lengths. `own_server`: it needs a server that the harness started. `loses`: what was acknowledged
+    may be lost by it, so it is done only where it is asked for by name."""
 
     name: str
     summary: str
@@ -36,6 +43,7 @@ class FaultKind:
     period_s: float
     lasts_leases: tuple[float, float]
     own_server: bool = False
+    loses: bool = False
 
 
 FAULTS: dict[str, FaultKind] = {
@@ -47,18 +55,23 @@ FAULTS: dict[str, FaultKind] = {
         FaultKind("cancel", "pg_cancel_backend of their statements", "statements", 4.0, (0.3, 1.0)),
         FaultKind(
             "partition",
-            "a proxy loses the answer to a node's COMMIT, then holds what the node sends or is sent, or both; heal: "
+            "a proxy loses answers to COMMIT, then holds what a node and some clients send or are sent, or both; heal: "
             "what was held arrives late, or the connections are cut",
             NODE, 6.0, (1.8, 2.6), own_server=True,
         ),
         FaultKind(
-            "slow", "the proxy delays a node, unevenly in both directions", NODE, 6.0, (1.0, 2.0), own_server=True
+            "slow", "the proxy delays a node and some clients, unevenly in both directions", NODE, 6.0, (1.0, 2.0),
+            own_server=True,
         ),
         FaultKind("crash", "stop Postgres at once, as a crash does; heal: start it again", SERVER, 12.0, (0.1, 0.5),
                   own_server=True),
         FaultKind(
             "failover", "a standby is made and kept in step; heal: the server crashes, and the standby takes its place",
             SERVER, 45.0, (2.0, 3.0), own_server=True,
+        ),
+        FaultKind(
+            "failover-async", "the same with a standby that no commit waits for: the last commits are lost",
+            SERVER, 45.0, (2.0, 3.0), own_server=True, loses=True,
         ),
         FaultKind("skew", "a node whose clock is off by minutes or years", NODE, 8.0, (1.5, 2.5)),
         FaultKind("pool", "a node with one connection for everything", NODE, 8.0, (1.5, 2.5)),
@@ -123,6 +136,11 @@ def plan_faults(
                 planned.append(_fault(random, name, at_s, places, lasts_s))
             at_s += kind.period_s * random.uniform(0.5, 1.5)
     return tuple(sorted(planned, key=lambda fault: (fault.at_s, fault.name)))
+
+
+def is_left_out(planned: PlannedFault, now_s: float, fired: int) -> bool:
+    """Whether a fault comes too late, `now_s` into the load, of whose kind there were so many."""
+    return now_s - planned.at_s > PATIENCE_S and fired >= ENOUGH
 
 
 def _moments(random: Random, begin_s: float, last_s: float) -> Iterator[float]:

@@ -1,13 +1,16 @@
-"""A TCP proxy between one node and the server, whose weather can be changed: it delays, holds, cuts, and loses the
-answer to a COMMIT.
+"""A TCP proxy between one node, or one process of clients, and the server, whose weather can be changed: it delays,
+holds, cuts, and loses the answer to a COMMIT.
 
 Rules:
 
 1. It listens on loopback and connects to loopback, to the server of the run and to nothing else.
 2. What is held is not lost: it arrives when the weather clears, late, as TCP has it. What is cut is reset, and what was
    on its way is gone.
-3. A lost answer is exact: the client's COMMIT goes to the server, the server's answer is read up to "ready", so it has
-   been decided and is durable, and then the connection is reset before the client hears of it.
+3. A lost answer is exact: the client's COMMIT goes to the server, the server's answer is read up to "ready" outside of
+   a transaction, so it has been decided and is durable, and then the connection is reset before the client hears of it.
+   Clients mostly send statements that are transactions of their own: of a place of `autocommit`, the answer to such a
+   statement is lost as well.
+4. Weather and cuts may be for a share of the connections alone; each draws anew whether it is among them.
 
 `Proxies` runs all of a run's in a thread with a loop of its own; its methods are for any thread.
 """
@@ -21,13 +24,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
+from random import Random
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from stress.faults.wire import READY, Messages, is_commit
+from stress.faults.wire import Messages, is_commit, is_execute, is_idle
 
 T = TypeVar("T")
+# A node's number, or a name.
+Place = int | str
 Direction = Literal["to server", "to client"]
 BOTH: tuple[Direction, Direction] = ("to server", "to client")
 
@@ -40,10 +47,12 @@ _RESET = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """`held`: directions in which nothing goes through. `delay_ms`: for each chunk, to the server and to the client."""
+    """`held`: directions in which nothing goes through. `delay_ms`: for each chunk, to the server and to the client.
+    `share`: of the connections, how many it is for."""
 
     held: frozenset[Direction] = frozenset()
     delay_ms: tuple[float, float] = (0.0, 0.0)
+    share: float = 1.0
 
 
 CLEAR = Weather()
@@ -57,20 +66,26 @@ class _Connection:
     from_server: Messages = field(default_factory=lambda: Messages(startup=False))
     # Its COMMIT has gone to the server, and the answer is to be lost.
     doomed: bool = False
+    # Whether the weather is for it.
+    exposed: bool = True
 
     def reset(self) -> None:
         for writer in (self.client, self.server):
             sock = writer.get_extra_info("socket")
-            if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            # The other end may have closed it a moment ago.
+            with suppress(OSError):
+                if sock is not None:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
 
 
 class Proxy:
     """One listener. All methods are for the loop's thread; `did` counts what was done, for anybody to read."""
 
-    def __init__(self, upstream: tuple[str, int]) -> None:
+    def __init__(self, upstream: tuple[str, int], place: Place = 0, *, autocommit: bool = False) -> None:
         self.upstream = upstream
+        self._autocommit = autocommit
+        self._random = Random(f"proxy/{place}")
         self.port = 0
         self.did: Counter[str] = Counter()
         self._weather = CLEAR
@@ -88,22 +103,28 @@ class Proxy:
         """Listen no longer, and reset what is open."""
         if self._server is not None:
             self._server.close()
+        self.set_weather(CLEAR)
         self.cut()
 
     def set_weather(self, weather: Weather) -> None:
-        """From now on, on every connection."""
+        """From now on, on every connection that is to have it."""
         self._weather = weather
+        for connection in self._connections:
+            connection.exposed = self._draws(weather.share)
         self._changed.set()
         self._changed = asyncio.Event()
 
     def cut(self) -> int:
-        """Reset every connection; how many there were."""
-        cut = len(self._connections)
-        for connection in list(self._connections):
+        """Reset every connection that the weather is for; how many there were."""
+        exposed = [connection for connection in self._connections if connection.exposed]
+        for connection in exposed:
             connection.reset()
-        self._connections.clear()
-        self.did["connections cut"] += cut
-        return cut
+            self._connections.discard(connection)
+        self.did["connections cut"] += len(exposed)
+        return len(exposed)
+
+    def _draws(self, share: float) -> bool:
+        return share >= 1 or self._random.random() < share
 
     def lose_commit_answers(self, count: int) -> None:
         """Of the next `count` COMMITs the answer is lost; 0 for no more."""
@@ -116,7 +137,7 @@ class Proxy:
         except (OSError, TimeoutError):
             client.transport.abort()
             return
-        connection = _Connection(client, server)
+        connection = _Connection(client, server, exposed=self._draws(self._weather.share))
         self._connections.add(connection)
         for writer in (client, server):
             sock = writer.get_extra_info("socket")
@@ -143,10 +164,10 @@ class Proxy:
     ) -> None:
         try:
             while data := await source.read(CHUNK):
-                if self._weather is not CLEAR:
+                if connection.exposed and self._weather is not CLEAR:
                     await self._endure(direction)
                 if direction == "to server":
-                    if any(is_commit(message) for message in connection.from_client.feed(data)):
+                    if any(self._decides(message) for message in connection.from_client.feed(data)):
                         self._choose(connection)
                 elif self._loses(connection, data):
                     connection.reset()
@@ -167,6 +188,9 @@ class Proxy:
             while direction in self._weather.held:
                 await self._changed.wait()
 
+    def _decides(self, message: tuple[int, bytes]) -> bool:
+        return is_commit(message) or (self._autocommit and is_execute(message))
+
     def _choose(self, connection: _Connection) -> None:
         if self._commits_to_lose > 0:
             self._commits_to_lose -= 1
@@ -174,22 +198,24 @@ class Proxy:
 
     def _loses(self, connection: _Connection, data: bytes) -> bool:
         """Whether the connection ends here. What the server said before its word on the COMMIT is lost with it."""
-        ready = any(kind == READY for kind, _ in connection.from_server.feed(data))
-        if connection.doomed and ready:
-            self.did["answers to COMMIT lost"] += 1
+        idle = any(is_idle(message) for message in connection.from_server.feed(data))
+        if connection.doomed and idle:
+            self.did["answers to clients lost" if self._autocommit else "answers to COMMIT lost"] += 1
             return True
         return False
 
 
 class Proxies:
-    """One proxy for each place, in front of one server. Use it with `with`."""
+    """One proxy for each place, in front of one server; `autocommit`: places of clients. Use it with `with`."""
 
-    def __init__(self, upstream: tuple[str, int], places: Iterable[int]) -> None:
+    def __init__(
+        self, upstream: tuple[str, int], places: Iterable[Place], autocommit: Iterable[Place] = ()
+    ) -> None:
         self._upstream = upstream
-        self._places = list(places)
+        self._places = {**dict.fromkeys(places, False), **dict.fromkeys(autocommit, True)}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
-        self._proxies: dict[int, Proxy] = {}
+        self._proxies: dict[Place, Proxy] = {}
 
     def __enter__(self) -> Proxies:
         self._thread.start()
@@ -204,29 +230,29 @@ class Proxies:
         self._thread.join(CALL_TIMEOUT_S)
         self._loop.close()
 
-    def port(self, place: int) -> int:
-        """Where the node in that place finds the server."""
+    def port(self, place: Place) -> int:
+        """Where who is in that place finds the server."""
         return self._proxies[place].port
 
-    def did(self, place: int) -> Counter[str]:
+    def did(self, place: Place) -> Counter[str]:
         """What has been done so far to whoever is in that place."""
         return Counter(self._proxies[place].did)
 
-    def set_weather(self, place: int, weather: Weather) -> None:
+    def set_weather(self, place: Place, weather: Weather) -> None:
         """See `Proxy`."""
         self._call(lambda: self._proxies[place].set_weather(weather))
 
-    def cut(self, place: int) -> int:
+    def cut(self, place: Place) -> int:
         """See `Proxy`."""
         return self._call(self._proxies[place].cut)
 
-    def lose_commit_answers(self, place: int, count: int) -> None:
+    def lose_commit_answers(self, place: Place, count: int) -> None:
         """See `Proxy`."""
         self._call(lambda: self._proxies[place].lose_commit_answers(count))
 
     async def _start(self) -> None:
-        for place in self._places:
-            proxy = Proxy(self._upstream)
+        for place, autocommit in self._places.items():
+            proxy = Proxy(self._upstream, place, autocommit=autocommit)
             await proxy.start()
             self._proxies[place] = proxy
 

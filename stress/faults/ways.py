@@ -1,31 +1,34 @@
-"""By which way the node in each place reaches each server: straight, or through a proxy."""
+"""By which way each node and each process of clients reaches each server: straight, or through a proxy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from engine.postgres import Server, conninfo
-from stress.config import RunConfig
+from stress.config import LOCUST_WORKERS, RunConfig
 from stress.faults.proxy import LOOPBACK, Proxies
+from stress.swarm.swarm import client_name
+
+CLIENTS = tuple(client_name(number) for number in range(LOCUST_WORKERS))
 
 
 def proxies_for(config: RunConfig, servers: Sequence[Server]) -> Iterator[Proxies]:
-    """For each server one in front of each place, where a fault of the run needs them."""
+    """For each server one in front of each place and process of clients, where a fault of the run needs them."""
     for server in servers if {"partition", "slow"} & set(config.faults) else ():
         assert server.tcp_dsn is not None
         params = conninfo.parse(server.tcp_dsn)
-        yield Proxies((params["host"], int(params["port"])), range(config.nodes))
+        yield Proxies((params["host"], int(params["port"])), range(config.nodes), CLIENTS)
 
 
 def ways(
     config: RunConfig, servers: Sequence[Server], proxies: Sequence[Proxies]
-) -> dict[int, tuple[str, ...]]:
-    """The DSNs of each place through its proxies, if there are any."""
+) -> dict[int | str, tuple[str, ...]]:
+    """The DSNs of each place and process of clients through its proxies, if there are any."""
     if not proxies:
         return {}
     return {
         place: tuple(_way(server, each.port(place)) for server, each in zip(servers, proxies, strict=True))
-        for place in range(config.nodes)
+        for place in (*range(config.nodes), *CLIENTS)
     }
 
 

@@ -8,7 +8,7 @@ no type byte. An encrypted connection shows none of this: whoever wants to be se
 from __future__ import annotations
 
 READY = ord("Z")
-_QUERY, _PARSE = ord("Q"), ord("P")
+_QUERY, _PARSE, _EXECUTE = ord("Q"), ord("P"), ord("E")
 # A message longer than that is no COMMIT, and is passed over unread.
 _KEPT = 64
 
@@ -54,3 +54,13 @@ def is_commit(message: tuple[int, bytes]) -> bool:
     kind, body = message
     text = body.removeprefix(b"\0") if kind == _PARSE else body
     return kind in (_QUERY, _PARSE) and text.upper().startswith(b"COMMIT\0")
+
+
+def is_execute(message: tuple[int, bytes]) -> bool:
+    """Whether a client's message has a statement with parameters done."""
+    return message[0] == _EXECUTE
+
+
+def is_idle(message: tuple[int, bytes]) -> bool:
+    """Whether a server's message says that it is ready, and in no transaction."""
+    return message == (READY, b"I")

@@ -25,7 +25,7 @@ from stress.swarm.configs import LoadReport, LocustMasterConfig
 LOOPBACK = "127.0.0.1"
 REPORT_INTERVAL_S = 0.5
 # A worker that cannot join by then will not.
-JOIN_TIMEOUT_S = 30.0
+JOIN_TIMEOUT_S = 100.0
 
 
 def main() -> None:

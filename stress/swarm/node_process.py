@@ -21,6 +21,7 @@ from engine.policy import NodePolicy
 from invariants.history import Recorder
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import nodes_of
+from stress.config import MAX_POLL_INTERVAL_MS, RECONCILE_INTERVAL_MS
 from stress.scenarios import SCENARIOS, Scenario
 from stress.swarm.child import lifeline, receive_config
 from stress.swarm.clock import set_clock_off
@@ -29,12 +30,10 @@ from stress.swarm.deaf_node import DeafNode
 from stress.swarm.herd import boot_with_the_herd
 from stress.swarm.mutation import claim_names_for, limiter_for, maintenance_for, picker_for
 
-# Often, so that a reconciler meets claims, ends and late credits.
-RECONCILE_INTERVAL_MS = 300.0
 # Often enough for a short run to have many; a node that keeps all it has ended has nothing to look for.
 GC_INTERVAL_MS = 500.0
 EXPIRE_INTERVAL_MS = 200.0
-POLL_INTERVAL_MS, MAX_POLL_INTERVAL_MS = 20.0, 200.0
+POLL_INTERVAL_MS = 20.0
 
 
 def policy_of(config: NodeConfig, scenario: Scenario) -> NodePolicy:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from psycopg.conninfo import make_conninfo
 
+from invariants.history.events import history_path
 from stress import config as knobs
 from stress.config import RunConfig
 from stress.scenarios import SCENARIOS, Scenario
@@ -25,9 +26,10 @@ from stress.swarm.configs import ABANDONED, ClientsConfig, LoadReport, LocustMas
 
 LOOPBACK = "127.0.0.1"
 # Users end their current call, the master its workers.
-LOAD_STOP_TIMEOUT_S = 15.0
-# A node may be asked to stop before it has come up, by a fault, on a machine that has other things to do.
-STOP_TIMEOUT_S = knobs.DRAIN_TIMEOUT_MS / 1000 + 25
+LOAD_STOP_TIMEOUT_S = 60.0
+# A node may be asked to stop before it has come up, by a fault, on a machine that has other things to do, and find the
+# server down meanwhile.
+STOP_TIMEOUT_S = knobs.DRAIN_TIMEOUT_MS / 1000 + 85
 
 # A node that leaves while faults go on may be cut off from the server, or find none.
 DISTURBED = (0, ABANDONED)
@@ -44,8 +46,8 @@ class Swarm:
     config: RunConfig
     dsns: tuple[str, ...]
     folder: Path
-    # Where the node in a place finds the server, for those that go another way than `dsns`.
-    ways: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    # Where the node in a place, or the clients of that name, find the server: those that go another way than `dsns`.
+    ways: Mapping[int | str, tuple[str, ...]] = field(default_factory=dict)
     nodes: dict[int, Child] = field(default_factory=dict)
     clients: list[Child] = field(default_factory=list)
     frozen: set[int] = field(default_factory=set)
@@ -142,9 +144,9 @@ class Swarm:
         assert self._master.process.stdout is not None
         os.set_blocking(self._master.process.stdout.fileno(), False)
         for number in range(knobs.LOCUST_WORKERS):
-            name = f"client-{number}"
+            name = client_name(number)
             worker = ClientsConfig(
-                dsns=self.dsns,
+                dsns=self.ways.get(name, self.dsns),
                 number=number,
                 seed=self.config.seed,
                 scenario=self.config.scenario,
@@ -207,6 +209,10 @@ class Swarm:
             if child.status is not None:
                 raise ChildDied(f"{child.name} exited with status {child.status}: {child.last_words()}")
 
+    def have_come_up(self) -> bool:
+        """Whether every node has come so far that it works: it begins with its history."""
+        return all(history_path(self.folder, node.name).exists() for node in self.nodes.values())
+
     def destroy(self) -> None:
         """End every child now."""
         for child in (
@@ -230,6 +236,11 @@ class Swarm:
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
+
+
+def client_name(number: int) -> str:
+    """Of a Locust worker."""
+    return f"client-{number}"
 
 
 def _ended_well(node: Child, allowed: tuple[int, ...]) -> None:

@@ -108,6 +108,10 @@ def test_a_run_says_what_each_fault_did_and_what_became_of_it(tmp_path: Path) ->
     assert "answers to COMMIT lost" in did["partition"]
     assert did["crash"] == {"crashes"}
     assert verdict["effects"]["flushes unknown"] > 0
+    for fault in verdict["faults"]:
+        recovery = fault["recovery"]
+        assert (recovery["throughput_ms"] is None) == (recovery["not_seen"] is not None)
+    assert verdict["losses"] == []
     assert verdict["postgres"]["settings"]["fsync"] == "on"
 
 
@@ -345,6 +349,92 @@ def _is_harness_process(pid: int) -> bool:
     with contextlib.suppress(psutil.Error):
         return "-m" in psutil.Process(pid).cmdline()
     return False
+
+
+@contextlib.contextmanager
+def started(*arguments: str, out: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run under load. It is killed where the block does not see it to its end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stress", "run", "--faults", "none", "--out", str(out), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        next(line for line in process.stdout if line.startswith("load"))
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def is_unknown(process: subprocess.Popen[str], out: Path, reason: str) -> bool:
+    """Whether it ends so, for that reason and with no rule that says otherwise, long before its load would have."""
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 4, output
+    assert "verdict: unknown: " in output
+    [folder] = runs_in(out)
+    verdict = read_verdict(folder)
+    assert verdict.verdict == "unknown"
+    assert reason in (verdict.reason or ""), verdict.reason
+    assert verdict.ledger["transactions"] > 0
+    assert "Traceback" not in output
+    return "held" not in {verdict.invariants[name]["verdict"] for name in ("single-owner", "no-lost-job")}
+
+
+@pytest.mark.slow("15 s")
+def test_a_run_whose_ledger_slot_was_dropped_is_unknown(tmp_path: Path) -> None:
+    with provision() as theirs:
+        assert theirs.admin_dsn is not None
+        with (
+            started(
+                "--seconds", "600", "--nodes", "2", "--pg", f"dsn:{theirs.admin_dsn}", out=tmp_path
+            ) as run,
+            psycopg.connect(theirs.admin_dsn, autocommit=True) as connection,
+        ):
+            deadline = time.monotonic() + DEADLINE_S
+            while drop_slots(connection) == 0:
+                assert time.monotonic() < deadline
+            assert is_unknown(run, tmp_path, "the ledger was lost: ")
+
+
+def drop_slots(connection: psycopg.Connection[Any]) -> int:
+    """How many could be dropped: a reader that was cut off may be back before."""
+    connection.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+    try:
+        return connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        ).rowcount
+    except psycopg.errors.ObjectInUse:
+        return 0
+
+
+@pytest.mark.slow("10 s")
+def test_a_run_whose_node_is_gone_and_never_comes_back_is_unknown(tmp_path: Path) -> None:
+    with started("--seconds", "600", "--nodes", "2", out=tmp_path) as run:
+        nodes = [
+            child
+            for child in psutil.Process(run.pid).children(recursive=True)
+            if "stress.swarm.node_process" in child.cmdline()
+        ]
+        nodes[0].kill()
+        assert is_unknown(run, tmp_path, "exited with status -9")
+
+
+@pytest.mark.slow("15 s")
+def test_a_run_whose_checker_has_no_time_is_unknown_and_held_when_it_has(tmp_path: Path) -> None:
+    arguments = ("--scenario", "children", "--faults", "none", "--seconds", "2", "--nodes", "2")
+    done = stress(*arguments, "--judge-seconds", "0", "--out", str(tmp_path))
+    assert done.returncode == 4, done.stdout + done.stderr
+    [folder] = runs_in(tmp_path)
+    verdict = read_verdict(folder)
+    assert "the checker ran out of time at transaction 1 of the ledger" in (verdict.reason or "")
+    found = {verdict.invariants[name]["verdict"] for name in ALWAYS_EXERCISED}
+    assert found == {"unknown"}
+    check = [sys.executable, "-m", "invariants", "check", str(folder)]
+    assert subprocess.run([*check, "--judge-seconds", "0"], capture_output=True).returncode == 4
+    assert subprocess.run(check, capture_output=True).returncode == 0
 
 
 @pytest.mark.slow("20 s")

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from engine.operation import Begin, Commit, Operation, call, perform
 from engine.picker import Commit as Outcome
@@ -19,7 +20,7 @@ from engine.picker import Hold, Job
 from engine.postgres import Server, conninfo
 from engine.sessions import OutcomeUnknown, Sessions
 from engine.statements import Statement
-from stress.faults.proxy import BOTH, CLEAR, LOOPBACK, Proxies, Weather
+from stress.faults.proxy import BOTH, CLEAR, LOOPBACK, Place, Proxies, Weather
 from tests.fixtures.node import Jobs, Notes
 
 ADD = Statement.parse("test/add", "INSERT INTO note VALUES ($1::integer)")
@@ -34,8 +35,9 @@ class Way:
     proxies: Proxies
     dsn: str
 
-    def connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.dsn, autocommit=True, application_name="far")
+    def connect(self, place: Place = 0) -> psycopg.Connection[Any]:
+        dsn = make_conninfo(self.dsn, port=self.proxies.port(place))
+        return psycopg.connect(dsn, autocommit=True, application_name="far")
 
     def notes(self) -> list[int]:
         return [n for (n,) in self.jobs.rows("SELECT n FROM note ORDER BY n")]
@@ -52,7 +54,7 @@ def way(jobs: Jobs, server: Server) -> Iterator[Way]:
         pytest.fail("the server of the tests listens on loopback")
     jobs.connection.execute("CREATE TABLE note (n integer)")
     params = conninfo.parse(server.tcp_dsn)
-    with Proxies((params["host"], int(params["port"])), [0]) as proxies:
+    with Proxies((params["host"], int(params["port"])), [0], ["clients"]) as proxies:
         here = {
             **params,
             "dbname": jobs.one("SELECT current_database()"),
@@ -102,6 +104,44 @@ def test_a_flush_whose_commit_was_not_answered_is_sent_again_and_found_to_have_c
 
     assert asyncio.run(main()) == ()
     assert jobs.rows("SELECT status::text, result FROM gen_durable") == [("done", {"sum": 1})]
+
+
+def test_the_answer_to_a_statement_that_is_a_transaction_of_its_own_is_lost_to_a_client_alone(
+    way: Way,
+) -> None:
+    with way.connect("clients") as client, way.connect() as node:
+        for place in ("clients", 0):
+            way.proxies.lose_commit_answers(place, 1)
+        with pytest.raises(psycopg.OperationalError):
+            client.execute("INSERT INTO note VALUES (%s)", (1,))
+        node.execute("INSERT INTO note VALUES (%s)", (2,))
+    assert way.notes() == [1, 2]
+    assert way.proxies.did("clients") == {"answers to clients lost": 1}
+
+
+@pytest.mark.parametrize("operation", [add, add_at_once])
+def test_a_transaction_of_a_client_loses_the_answer_to_its_commit_and_to_nothing_before(
+    way: Way, operation: Any
+) -> None:
+    with way.connect("clients") as client:
+        way.proxies.lose_commit_answers("clients", 1)
+        with pytest.raises(psycopg.OperationalError):
+            perform(client, operation(1))
+    assert way.notes() == [1]
+
+
+def test_weather_is_for_its_share_of_the_connections_also_of_those_that_come_later(way: Way) -> None:
+    with way.connect() as there:
+        for share, exposed in ((0.0, False), (1.0, True)):
+            before = way.proxies.did(0)["chunks delayed"]
+            way.proxies.set_weather(0, Weather(delay_ms=(1.0, 1.0), share=share))
+            with way.connect() as later:
+                for far in (there, later):
+                    far.execute("SELECT 1")
+                    assert (way.proxies.did(0)["chunks delayed"] > before) == exposed
+        way.proxies.set_weather(0, Weather(share=0.0))
+        assert way.proxies.cut(0) == 0
+        assert there.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_what_is_held_on_its_way_to_the_server_arrives_when_the_way_is_clear(way: Way) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from invariants.history.operations import Operation
-from stress.effects import by_fault, effects
+from stress.effects import by_fault, effects, recovered, told_orphans
 
 LOST = {"error": "OperationalError", "sqlstate": None, "message": "server closed the connection"}
 
@@ -63,3 +63,31 @@ def test_what_each_kind_of_fault_did_is_added_up() -> None:
         {"fault": "crash", "did": {}},
     ]
     assert by_fault(faults) == {"kill": (2, Counter({"nodes killed": 2})), "crash": (1, Counter())}
+
+
+BOUNDS = {"taken_back_ms": 1_700.0, "run_again_ms": 2_200.0}
+
+
+def recovery(name: str, throughput_ms: float | None = None, **orphans: Any) -> dict[str, Any]:
+    none = {
+        "orphans": 0, "taken_back_ms": None, "run_again_ms": None, "taken_back_late": 0, "run_again_late": 0,
+        "still_waiting": 0,
+    }  # fmt: skip
+    return {"fault": name, "recovery": {"throughput_ms": throughput_ms, **none, **orphans}}
+
+
+def test_times_to_recover_are_gathered_by_kind_beside_how_many_were_not_seen() -> None:
+    faults = [recovery("kill", 900.0), recovery("kill"), recovery("kill", 300.0), recovery("crash")]
+    assert recovered(faults) == {"kill": ([300.0, 900.0], 1), "crash": ([], 1)}
+
+
+def test_orphans_are_told_beside_what_lease_and_sweeps_imply() -> None:
+    late = recovery(
+        "kill", orphans=3, taken_back_ms=1_600.0, run_again_ms=2_500.0, run_again_late=1, still_waiting=1
+    )
+    told = told_orphans([late, recovery("pause", orphans=2, taken_back_ms=1_000.0)], BOUNDS)
+    assert told == (
+        "orphans: 5, taken back within 1,600 ms (lease and sweeps imply 1,700 ms; 0 later), run again within 2,500 ms "
+        "(lease and sweeps imply 2,200 ms; 1 later), 1 not seen to run again"
+    )
+    assert told_orphans([recovery("kill")], BOUNDS) is None

@@ -1160,3 +1160,20 @@ def test_generated_columns_are_recomputed(name: str | None, guard: str | None, r
         "correlation_key": "c", "correlation_scope": "{runnable,done}", "correlation_guard": guard,
     }  # fmt: skip
     assert (check_generated(row) is None) == right
+
+
+@pytest.mark.parametrize(("turn", "verdict"), [(0, "held"), (1, "violated"), (2, "held")])
+def test_a_flush_may_leave_out_an_outcome_of_another_turn_than_the_claim_stands_at(
+    turn: int, verdict: str
+) -> None:
+    """Of an earlier turn: sent again after its answer was lost. Of a later one: a failover has lost the one between."""
+    trace = Trace()
+    trace.insert(1)
+    trace.insert(2)
+    trace.claim(1, 2, name="a.1", lease=0.5)
+    trace.outcome(2, "a.1", "continue", "executing", step="more", turn="1").flushed()
+    xid = trace.change(1, status="done", locked_by=None, lease_expires_at=None).commit()
+    value = {"outcomes": [[1, "a.1", "done"], [2, "a.1", "continue"]], "turns": [0, turn]}
+    trace.did("node", "flush", value, {"xid": xid, "committed": [[1, "a.1"]]})
+    trace.release(2, "a.1", turn="0")
+    assert trace.of("batch-independence").verdict == verdict

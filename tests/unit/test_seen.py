@@ -204,13 +204,13 @@ def test_a_run_without_a_ledger_is_judged_by_what_was_seen_and_is_unknown(name: 
 def test_what_follows_a_failover_that_loses_commits_is_not_judged() -> None:
     run = recording("mixed")
     operations, (end, late) = claim_after_the_end(run)
-    value = {"fault": "failover", "target": "server", "pid": 0, "synchronous": False}
+    value = {"fault": "failover-async", "target": "server", "pid": 0}
     at = late.start_ns - 1
     assert at > (end.end_ns or 0)
     loss = Operation("harness", 10_000, "fault", "ok", value, {"did": {}}, at, at + 1, 0, end.machine)
     kept = sorted([*operations, loss], key=lambda o: o.start_ns)
     assert run.of("seen-single-owner", kept).verdict == "held"
-    harmless = msgspec.structs.replace(loss, value={**value, "synchronous": True})
+    harmless = msgspec.structs.replace(loss, value={**value, "fault": "failover"})
     kept = sorted([*operations, harmless], key=lambda o: o.start_ns)
     assert run.of("seen-single-owner", kept).verdict == "violated"
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from invariants.changes import Changes
-from invariants.judge import Judge
+from invariants.judge import LOOK_EVERY, Judge, judge
 from invariants.ledger.pgoutput import Transaction
 from invariants.render import print_report, print_verdict
 from invariants.verdict import MAX_VIOLATIONS, Report, Verdict, Violation, judgement, overall
@@ -146,3 +146,23 @@ def test_on_line_the_judge_counts_violations_from_the_ledger_alone() -> None:
 def test_a_report_without_judgements_is_unknown() -> None:
     assert (Report(()).verdict, Report(()).reason) == ("unknown", "nothing was judged")
     assert Trace().judge(AT_REST, COMPLETE).exit_code == 4
+
+
+def test_what_was_not_decided_in_time_is_unknown_and_what_was_found_by_then_stands() -> None:
+    trace = Trace()
+    trace.insert(1)
+    trace.change(1, status="done", attempt="7").commit()
+    for row in range(2, 2 * LOOK_EVERY):
+        trace.insert(row)
+    looks = iter([False, True])
+    report = judge(
+        lambda: trace.transactions, trace.operations, AT_REST, COMPLETE, is_over=lambda: next(looks, True)
+    )
+    found = {judgement.invariant: judgement for judgement in report.judgements}
+    assert found["lifecycle"].verdict == "violated"
+    assert found["no-lost-job"].verdict == "unknown"
+    assert (
+        found["no-lost-job"].reason
+        == f"the checker ran out of time at transaction {LOOK_EVERY + 1} of the ledger"
+    )
+    assert "held" not in {judgement.verdict for judgement in report.judgements}
