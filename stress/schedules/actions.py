@@ -39,7 +39,7 @@ from engine.transport.clients import Tasks
 from engine.transport.queue import Message, Queue
 from invariants.mutants import Mutant
 from invariants.mutants.handover import handover_of
-from invariants.mutants.protocol import limiter_of, picker_of
+from invariants.mutants.protocol import as_continued, limiter_of, picker_of
 from invariants.mutants.stores import operations_of
 
 LEASE_MS = 60_000.0
@@ -280,26 +280,27 @@ def admit(label: str) -> Action:
 
     def prepare(world: World, _: str) -> Prepared | None:
         rows = list(world.claims.get(label, {}).values())
-        if not rows:
-            return None
-
-        def absorb(answer: Admission) -> None:
-            world.claims[label] = {row.id: row for row in answer.admitted}
-            world.denied[label] = answer.denied
-
-        return Prepared(
-            "admit",
-            {"claim": rows[0].claim, "ids": [row.id for row in rows]},
-            world.limiter().admit(rows),
-            lambda answer: {
-                "admitted": [[row.id, row.concurrency_shard] for row in answer.admitted],
-                "denied": [row.id for row in answer.denied],
-                "contended": answer.contended,
-            },
-            absorb,
-        )
+        return _asked(world, label, rows) if rows else None
 
     return Action(f"admit {label}", prepare)
+
+
+def _asked(world: World, label: str, rows: Sequence[Claimed]) -> Prepared:
+    def absorb(answer: Admission) -> None:
+        world.claims[label] = {row.id: row for row in answer.admitted}
+        world.denied[label] = answer.denied
+
+    return Prepared(
+        "admit",
+        {"claim": rows[0].claim, "ids": [row.id for row in rows]},
+        world.limiter().admit(rows),
+        lambda answer: {
+            "admitted": [[row.id, row.concurrency_shard] for row in answer.admitted],
+            "denied": [row.id for row in answer.denied],
+            "contended": answer.contended,
+        },
+        absorb,
+    )
 
 
 def release(label: str, *rows: str, denied: bool = False) -> Action:
@@ -377,6 +378,32 @@ def flush(label: str, *outcomes: Outcome) -> Action:
         )
 
     return Action(f"flush {label}: {', '.join(outcome.kind for outcome in outcomes)}", prepare)
+
+
+def go_on(label: str, key: str) -> tuple[Action, Action]:
+    """A step of an inline machine goes on to one with the key of a gate: the commit, then the slot if it committed."""
+    outcome = Outcome("continue", fields={"sets_key": True, "concurrency_key": key, "gated": True})
+    committing = flush(label, outcome)
+
+    def ask(world: World) -> Prepared | None:
+        rows = [
+            as_continued(row, _commit(world, label, row, outcome))
+            for row in world.claims.get(label, {}).values()
+        ]
+        return _asked(world, label, rows) if rows else None
+
+    def first(world: World, process: str) -> Prepared | None:
+        if "admits-before-it-continues" in world.variant.protocol:
+            return ask(world)
+        return committing.prepare(world, process)
+
+    def second(world: World, process: str) -> Prepared | None:
+        if "admits-before-it-continues" in world.variant.protocol:
+            return committing.prepare(world, process)
+        # The commit counts the turns of what it brought on.
+        return ask(world) if any(row.turn for row in world.claims.get(label, {}).values()) else None
+
+    return Action(f"{label} goes on to {key}", first), Action(f"{label} at {key}", second)
 
 
 def _commit(world: World, label: str, row: Claimed, outcome: Outcome) -> Commit:

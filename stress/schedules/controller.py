@@ -55,7 +55,8 @@ class Step:
 
     `what` was done, `came` what came of it; `statement` is the one that it began or went on with. `others`: what it set
     going again in other sessions. `committed`: the sessions that committed a change. `states`: everybody's state after
-    it, and for whom it waits. `sql`: what was sent, where the run keeps that.
+    it, and for whom it waits. `sql`: what was sent, where the run keeps that. `along`: the engine sends the statement in
+    one message with the one before it.
     """
 
     choice: Choice
@@ -67,6 +68,7 @@ class Step:
     others: tuple[tuple[str, str], ...]
     states: tuple[tuple[str, str, tuple[str, ...]], ...]
     sql: tuple[str, ...] = ()
+    along: bool = False
 
 
 @dataclass(slots=True)
@@ -153,7 +155,7 @@ class Controller:
             one.sent = [] if run.keeps_sql else None
         run.counts[session.name] = run.counts.get(session.name, 0) + 1
         at_gate = session.state == "gate"
-        what, statement = "dies" if choice.dies else session.what, session.statement
+        what, statement, along = "dies" if choice.dies else session.what, session.statement, False
         if choice.dies:
             self._end(session)
         elif at_gate:
@@ -161,7 +163,7 @@ class Controller:
         else:
             session.send()
             if session.state == "running":
-                what, statement = session.what, session.statement
+                what, statement, along = session.what, session.statement, session.along
         self._settle(sessions)
         effect = Effect()
         for one in sessions:
@@ -186,7 +188,10 @@ class Controller:
         )
         committed = tuple(one.name for one in sessions if one.committed)
         sent = tuple(session.sent or ())
-        run.steps.append(Step(choice, what, statement, not at_gate, committed, came, others, states, sent))
+        began = not at_gate
+        run.steps.append(
+            Step(choice, what, statement, began, committed, came, others, states, sent, along)
+        )
 
     def _open_gate(self, session: Session) -> None:
         lock = session.link.at_lock

@@ -55,8 +55,8 @@ _QUICK: Final = (
 _PLANNER_RESET: Final = "".join(
     f"RESET {setting}; "
     for setting in (
-        "plan_cache_mode", "enable_hashjoin", "enable_mergejoin", "enable_nestloop", "enable_sort", "enable_seqscan",
-        "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan",
+        "plan_cache_mode", "enable_hashagg", "enable_hashjoin", "enable_mergejoin", "enable_nestloop", "enable_sort",
+        "enable_seqscan", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan",
     )
 )  # fmt: skip
 
@@ -294,9 +294,9 @@ def _kept(operation: Operation[Any], into: list[str]) -> Operation[Any]:
     """The same operation; what it sends is noted as SQL."""
     requests_of = requests(operation)
     try:
-        request = next(requests_of)
+        sent = next(requests_of)
         while True:
-            match request:
+            match sent.request:
                 case Call(statement, arguments):
                     into.append(f"{literal(statement, arguments)};")
                 case Begin():
@@ -304,11 +304,11 @@ def _kept(operation: Operation[Any], into: list[str]) -> Operation[Any]:
                 case Commit():
                     into.append("COMMIT;")
             try:
-                rows = yield request
+                rows = yield sent.request
             except psycopg.Error as error:
-                request = requests_of.throw(error)
+                sent = requests_of.throw(error)
             else:
-                request = requests_of.send(rows)
+                sent = requests_of.send(rows)
     except StopIteration as stop:
         return stop.value
 

@@ -19,7 +19,7 @@ import re
 import select
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import psycopg
 from psycopg import errors, pq
@@ -47,7 +47,16 @@ STILL_WAITING: Final = " still waiting for "
 OPEN: Final = "not committed yet"
 
 Rows = list[tuple[Any, ...]]
-Program = Generator[Request, Rows, None]
+
+
+class Sent(NamedTuple):
+    """A request, and whether it goes out in one message with the one before it, whose answer it does not wait for."""
+
+    request: Request
+    along: bool
+
+
+Program = Generator[Sent, Rows, None]
 
 
 class Link:
@@ -108,16 +117,16 @@ class Link:
         """Run an operation to its end, waiting for every answer. Raises what the operation does not handle."""
         program = requests(operation)
         try:
-            request = next(program)
+            sent = next(program)
             while True:
                 try:
-                    rows = self._send(request)
+                    rows = self._send(sent.request)
                 except psycopg.Error as error:
                     if self.in_transaction():
                         self.execute(b"ROLLBACK")
-                    request = program.throw(error)
+                    sent = program.throw(error)
                 else:
-                    request = program.send(rows)
+                    sent = program.send(rows)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -194,6 +203,8 @@ class Session:
         self._record = record
         self._program: Program | None = None
         self._pending: Request | None = None
+        # Whether the statement that comes next goes out with the one before it.
+        self.along = False
         self._begin = False
         self._whole = whole
         self._past_gate = False
@@ -380,24 +391,26 @@ class Session:
         self._program = program()
         self._advance(next)
 
-    def _advance(self, move: Callable[[Program], Request]) -> None:
+    def _advance(self, move: Callable[[Program], Sent]) -> None:
         """Let the program take its answer, and come to its next statement, or to the end of its action."""
         assert self._program is not None
         try:
-            pending = move(self._program)
+            sent = move(self._program)
+            self.along = sent.along
             while True:
-                if isinstance(pending, Begin):
+                if isinstance(sent.request, Begin):
                     self._begin = True
-                elif isinstance(pending, Call) and pending.statement.name in LIFTED:
+                elif isinstance(sent.request, Call) and sent.request.statement.name in LIFTED:
                     pass
                 else:
                     break
-                pending = self._program.send([])
+                sent = self._program.send([])
+                self.along = self.along and sent.along
         except StopIteration:
             self._program, self._pending = None, None
             self.state = "ready" if self._actions else "finished"
             return
-        self._pending = pending
+        self._pending = sent.request
         self.state = "ready"
 
     def died(self) -> None:
@@ -416,7 +429,7 @@ class Session:
         self.state = "finished"
 
 
-def requests(operation: Operation[Any]) -> Generator[Request, Rows, Any]:
+def requests(operation: Operation[Any]) -> Generator[Sent, Rows, Any]:
     """An operation's requests one by one: of those that are sent together, too, others may come in between. A server
     gets them one by one as well, and a libpq without pipelines sends them so."""
     try:
@@ -425,10 +438,10 @@ def requests(operation: Operation[Any]) -> Generator[Request, Rows, Any]:
             try:
                 if isinstance(pending, tuple):
                     answer: Any = []
-                    for request in pending:
-                        answer.append((yield request))
+                    for place, request in enumerate(pending):
+                        answer.append((yield Sent(request, place > 0)))
                 else:
-                    answer = yield pending
+                    answer = yield Sent(pending, False)
             except psycopg.Error as error:
                 pending = operation.throw(error)
             else:
