@@ -37,7 +37,8 @@ STOPS: Final = "stops at its gate"
 # How long a statement may take before the server is asked who is blocked, and between two such questions.
 FIRST_LOOK_S: Final = 0.0008
 NEXT_LOOK_S: Final = 0.0004
-# Where sessions are told that they wait: one that goes on waiting in a queue that has changed is told nothing new.
+# Where sessions are told that they wait: one that was, and goes on waiting in a queue that has changed, is told nothing
+# new.
 TOLD_LOOK_S: Final = 0.02
 
 
@@ -223,8 +224,10 @@ class Controller:
             readable, _, _ = select.select(list(moving), [], [], TOLD_LOOK_S if self._told else patience)
             for socket in readable:
                 moving[socket].read()
-            if self._told and readable:
-                self._look([session for session in moving.values() if session.link.waits], sessions)
+            if self._told:
+                # Of a statement that was told nothing yet it is not known whether it has looked for a deadlock.
+                heard = [session for session in moving.values() if session.link.told]
+                self._look([one for one in heard if one.link.waits or not readable], sessions)
             elif not readable:
                 patience = NEXT_LOOK_S
                 self._look(list(moving.values()), sessions)
@@ -233,18 +236,21 @@ class Controller:
                 raise Uncontrolled(f"{names} neither answers nor waits for a lock")
 
     def _look(self, asked: Sequence[Session], sessions: Sequence[Session]) -> None:
-        """Ask who of the running is blocked. Who is part of a circle goes on running: the server will end it."""
+        """Ask who of the running is blocked. Who is part of a circle goes on running: the server will end it, unless one
+        of those who were blocked before has what it waited for by now."""
         running = [session for session in asked if session.state == "running"]
         for session, blockers in self._blocking(running):
             session.link.waits = False
             if not blockers or blockers == (self._pid,):
                 continue
             session.blockers = blockers
-            if not _circle(session, sessions):
+            if _circle(session, sessions):
+                self._wake(sessions)
+            else:
                 session.waits()
 
     def _wake(self, sessions: Sequence[Session]) -> bool:
-        """Whether somebody who was blocked is so no more. Asked when nobody moves, so the answer lasts."""
+        """Whether somebody who was blocked is so no more. The answer lasts where it is asked when nobody moves."""
         blocked = [session for session in sessions if session.state == "blocked"]
         woken = False
         for session, blockers in self._blocking(blocked):

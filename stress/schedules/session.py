@@ -70,8 +70,9 @@ class Link:
         self.tables = tables
         # The lock of its gate that it stands at.
         self.at_lock: int | None = None
-        # Whether the server has said of its present statement that it waits, and has looked for a deadlock.
-        self.waits = False
+        # Whether the server has said of its present statement that it waits, and has looked for a deadlock: just now,
+        # and ever.
+        self.waits = self.told = False
         self._prepared: dict[bytes, tuple[bytes, Effect]] = {}
         self.connection.add_notice_handler(self._notice)
         for setting in settings:
@@ -83,7 +84,7 @@ class Link:
         if said.startswith(NOTICE):
             self.at_lock = int(said.removeprefix(NOTICE))
         elif STILL_WAITING in said:
-            self.waits = True
+            self.waits = self.told = True
 
     def prepared(self, statement: Statement) -> tuple[bytes, Effect]:
         """The name under which it is prepared, and what it touches: what it sees, and what it locks or changes."""
@@ -262,7 +263,7 @@ class Session:
             pgconn.send_query(b"COMMIT")
             self._keep("COMMIT")
         self.effect |= Effect(saw=self._touches.saw)
-        self.link.waits = self._past_gate = False
+        self.link.waits = self.link.told = self._past_gate = False
         self._flushed()
         self.state = "running"
 
@@ -276,7 +277,7 @@ class Session:
 
     def passed(self) -> None:
         """The gate was opened."""
-        self.link.at_lock, self.link.waits = None, False
+        self.link.at_lock, self.link.waits, self.link.told = None, False, False
         self._past_gate = True
         self.state = "running"
 
