@@ -42,7 +42,10 @@ NEXT_LOOK_S: Final = 0.0004
 TOLD_LOOK_S: Final = 0.02
 
 
-_OPEN: Final = b"SELECT schedule_open($1::integer, $2::integer)"
+_OPEN: Final = b"SELECT pg_advisory_unlock($1::integer, $2::integer)"
+_CLOSE_AND_OPEN: Final = (
+    b"SELECT pg_advisory_lock($1::integer, $3::integer), pg_advisory_unlock($1::integer, $2::integer)"
+)
 _BLOCKING: Final = b"SELECT pid, pg_blocking_pids(pid) FROM unnest($1::integer[]) AS asked (pid)"
 
 
@@ -111,6 +114,8 @@ class Controller:
         self._told = told
         self._pid = control.info.backend_pid
         self._prepared: dict[bytes, bytes] = {}
+        # Of each gate, the lock that somebody was let through last.
+        self._open: dict[int, int] = {}
 
     def close_gate(self, number: int) -> None:
         """From now on whoever comes to that gate waits there."""
@@ -196,8 +201,15 @@ class Controller:
 
     def _open_gate(self, session: Session) -> None:
         lock = session.link.at_lock
+        assert lock is not None
         session.passed()
-        self._ask(_OPEN, str(lock), str(session.link.pid))
+        behind = self._open.get(session.link.gate)
+        self._open[session.link.gate] = lock
+        if behind is None:
+            self._ask(_OPEN, str(GATES), str(lock))
+        else:
+            assert behind != lock, session.name
+            self._ask(_CLOSE_AND_OPEN, str(GATES), str(lock), str(behind))
 
     def _end(self, session: Session) -> None:
         self._control.execute("SELECT pg_terminate_backend(%s)", (session.link.pid,))

@@ -214,6 +214,11 @@ class _Queue:
             return Task(task.race, planner, task.deaths, search, PCT_RUNS, longest=task.longest)
         return None
 
+    @property
+    def decided(self) -> bool:
+        """Whether every race has its verdict, whatever is still under way."""
+        return len(self._done) == len(self._request.names)
+
     def back(self, found: Found, tally: Tally) -> None:
         """A task after a turn at it."""
         task = found.task
@@ -236,7 +241,9 @@ class _Pool:
     """Worker processes, each with a database of its own."""
 
     def __init__(self, server: Server, request: Request, stack: ExitStack) -> None:
-        context = multiprocessing.get_context("spawn")
+        # One process reads the modules, the workers are copies of it.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["stress.schedules.lab", "stress.schedules.worker"])
         self._ends: dict[Connection, Any] = {}
         for _ in range(request.workers):
             dsn = stack.enter_context(fresh_database(server))
@@ -253,6 +260,8 @@ class _Pool:
         """Give every worker a task as soon as it has none, and yield what they bring."""
         idle, busy = list(self._ends), set[Connection]()
         while True:
+            if queue.decided:
+                return
             while idle and not over() and (task := queue.next()) is not None:
                 here = idle.pop()
                 here.send(task)

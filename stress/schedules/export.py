@@ -5,7 +5,7 @@ and passes when `MUTANT` is set to None.
 
 The `.spec` holds the SQL that was sent, with its arguments as literals, in the order of the schedule. The isolation
 tester stops a session between statements only, so the gates are part of the `.spec`: a session `gate` holds their
-locks, opens the one at which a session stands, and closes it again behind it. Ids are those of the run: on an empty
+locks, opens the one at which a session stands, and closes the one behind it. Ids are those of the run: on an empty
 database the sequences give the same ones.
 """
 
@@ -85,6 +85,7 @@ def isolation_spec(
     order: list[str] = []
     turns: dict[str, int] = {}
     armed: set[str] = set()
+    opened: set[str] = set()
     numbers = {name: number for number, name in enumerate(sessions)}
 
     def do(session: str, sql: str, name: str) -> None:
@@ -105,9 +106,11 @@ def isolation_spec(
         else:
             lock = 2 * numbers[session] + turns.get(session, 0)
             turns[session] = 1 - turns.get(session, 0)
-            gate.append((f"open_{number}", f"SELECT pg_advisory_unlock({GATES}, {lock})"))
-            gate.append((f"close_{number}", f"SELECT pg_advisory_lock({GATES}, {lock})"))
-            order += [f"open_{number}", f"close_{number}"]
+            unlock = f"pg_advisory_unlock({GATES}, {lock})"
+            behind = f"pg_advisory_lock({GATES}, {lock ^ 1}), " if session in opened else ""
+            opened.add(session)
+            gate.append((f"open_{number}", f"SELECT {behind}{unlock}"))
+            order.append(f"open_{number}")
     locks = " ".join(f"SELECT pg_advisory_lock({GATES}, {lock});" for lock in range(2 * len(numbers)))
     told = " ".join(f"SET {name} = '{value}';" for name, value in planner.items())
     lines = [

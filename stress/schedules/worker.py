@@ -27,7 +27,8 @@ from stress.schedules.search import Choice, Diverged, Exhaustive, Fixed, Search,
 from stress.schedules.shrink import Candidate, Failing, shrink
 from stress.schedules.stored_pairs import STORED_PAIRS
 
-# Runs that are judged at once.
+# Runs that are judged at once: few at first, for what fails often does so at once.
+FIRST_BATCH: Final = 8
 BATCH: Final = 40
 # How long a task is worked at before the others get their turn, and how often in a row a path may diverge before it
 # is given up.
@@ -113,7 +114,8 @@ class Worker:
 
     def _batch(self, race: Race, task: Task, found: Found, until: float) -> list[tuple[Race, Run]]:
         batch: list[tuple[Race, Run]] = []
-        while len(batch) < BATCH and not task.over and (not batch or time.monotonic() < until):
+        most = min(BATCH, max(FIRST_BATCH, task.runs))
+        while len(batch) < most and not task.over and (not batch or time.monotonic() < until):
             batch.append((race, self._run(race, task, found)))
             if found.unknown is not None:
                 break
