@@ -11,6 +11,7 @@ operation with what the history is to hold of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
@@ -95,6 +96,24 @@ class World:
     due: dict[str, tuple[tuple[str, str, float], ...]] = field(default_factory=dict)
     pending: dict[str, tuple[tuple[int, str | None, Event], ...]] = field(default_factory=dict)
     relays: dict[str, Handover] = field(default_factory=dict)
+
+    def copy(self) -> World:
+        """The same memory, to go on with by itself. Only where no relay remembers anything yet."""
+        assert not self.relays
+        return World(
+            self.variant,
+            self.limits,
+            dict(self.rows),
+            {label: dict(rows) for label, rows in self.claims.items()},
+            dict(self.denied),
+            dict(self.around),
+            dict(self.freed),
+            {name: deepcopy(one) for name, one in self.executions.items()},
+            set(self.processed),
+            dict(self.messages),
+            dict(self.due),
+            dict(self.pending),
+        )
 
     @property
     def picker(self) -> Picker:

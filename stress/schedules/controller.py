@@ -59,8 +59,8 @@ class Step:
 
     `what` was done, `came` what came of it; `statement` is the one that it began or went on with. `others`: what it set
     going again in other sessions. `committed`: the sessions that committed a change. `states`: everybody's state after
-    it, and for whom it waits. `sql`: what was sent, where the run keeps that. `along`: the engine sends the statement in
-    one message with the one before it.
+    it, and for whom it waits. `sql`: what was sent, where the run keeps that. `along`: the engine sends the statement
+    in one message with the one before it.
     """
 
     choice: Choice
@@ -77,13 +77,15 @@ class Step:
 
 @dataclass(slots=True)
 class Run:
-    """One run of a race. `complete` is False for one that the search ended as a repetition."""
+    """One run of a race. `complete` is False for one that the search ended as a repetition. `start`: the number of the
+    run whose set-up it began with; None: it had its own."""
 
     steps: list[Step] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     complete: bool = True
     keeps_sql: bool = False
     setup: list[str] = field(default_factory=list)
+    start: int | None = None
     deadlocks: int = 0
     answers: dict[str, list[str]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -195,9 +197,7 @@ class Controller:
         committed = tuple(one.name for one in sessions if one.committed)
         sent = tuple(session.sent or ())
         began = not at_gate
-        run.steps.append(
-            Step(choice, what, statement, began, committed, came, others, states, sent, along)
-        )
+        run.steps.append(Step(choice, what, statement, began, committed, came, others, states, sent, along))
 
     def _open_gate(self, session: Session) -> None:
         lock = session.link.at_lock
@@ -248,8 +248,8 @@ class Controller:
                 raise Uncontrolled(f"{names} neither answers nor waits for a lock")
 
     def _look(self, asked: Sequence[Session], sessions: Sequence[Session]) -> None:
-        """Ask who of the running is blocked. Who is part of a circle goes on running: the server will end it, unless one
-        of those who were blocked before has what it waited for by now."""
+        """Ask who of the running is blocked. Who is part of a circle goes on running: the server will end it, unless
+        one of those who were blocked before has what it waited for by now."""
         running = [session for session in asked if session.state == "running"]
         for session, blockers in self._blocking(running):
             session.link.waits = False

@@ -150,8 +150,6 @@ class Worker:
     def _judge(self, race: Race, task: Task, batch: list[tuple[Race, Run]], found: Found) -> None:
         failing: list[Judged] = []
         for judged in self._lab.judged(batch):
-            if not judged.run.complete:
-                continue
             found.checked.update({j.invariant: j.checked for j in judged.report.judgements})
             found.blocked += judged.run.blocked
             found.answers.add(judged.outcome)
@@ -244,5 +242,5 @@ def take(
         lab.run(race, planner, Fixed(choices), deaths=deaths, into=run)
     except Uncontrolled:
         run.complete = False
-    [judged] = lab.judged([(race, run)])
-    return judged if run.complete else None
+    judged = lab.judged([(race, run)])
+    return judged[0] if judged else None
