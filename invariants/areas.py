@@ -7,6 +7,7 @@ where something was subject to it after all, and is `not_exercised` otherwise.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -15,6 +16,11 @@ from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES
 from invariants.rules import Rule, Watcher
 from invariants.store import STORE_ALWAYS, STORE_RULES
 from invariants.transport import TRANSPORT_ALWAYS, TRANSPORT_RULES
+
+
+@cache
+def _names(rules: tuple[type[Rule], ...]) -> frozenset[str]:
+    return frozenset(rule.name for rule in rules)
 
 
 class Area(msgspec.Struct, frozen=True):
@@ -26,8 +32,7 @@ class Area(msgspec.Struct, frozen=True):
     def expects(self, rule: str, exercises: Collection[str] | None) -> bool:
         """Whether a run of this area that declares these must have something subject to that rule; one that declares
         nothing must have it for every rule."""
-        mine = any(each.name == rule for each in self.rules)
-        return mine and (exercises is None or rule in exercises or rule in self.always)
+        return rule in _names(self.rules) and (exercises is None or rule in exercises or rule in self.always)
 
 
 AREAS: Final[dict[str, Area]] = {

@@ -71,7 +71,7 @@ def recorded() -> Catches:
 def measure() -> Catches:
     """Explore the race of each. Raises SystemExit where one is not caught in time, in few enough steps."""
     found: list[Catch] = []
-    workers = default_workers()
+    workers = default_workers(1)
     with signals_stop(), provision("embedded") as server:
         for mutant, race in HISTORY.items():
             request = Request(

@@ -39,7 +39,7 @@ PLAIN_WIDTH = 120
     "--workers",
     type=click.IntRange(min=1, max=32),
     default=None,
-    help="Processes; default: one a core and one more.",
+    help="Processes; default: three a core, for one race two.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -82,13 +82,14 @@ def explore_command(
     if mutant is not None:
         _known("mutant", mutant, list(REGISTRY))
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    wanted = tuple(dict.fromkeys(names)) or tuple(known)
     request = Request(
-        names=tuple(dict.fromkeys(names)) or tuple(known),
+        names=wanted,
         mutant=mutant,
         schedules=schedules,
         seconds=seconds,
         seed=seed,
-        workers=default_workers() if workers is None else workers,
+        workers=default_workers(len(wanted)) if workers is None else workers,
     )
     with signals_stop(), provision(pg) as server:
         if server.why_no_ledger is not None:

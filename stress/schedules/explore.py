@@ -8,6 +8,7 @@ the exploration unknown.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -36,6 +37,7 @@ PREEMPTIONS: Final = 2
 BOUNDED_RUNS: Final = 1_500
 PCT_RUNS: Final = 250
 PCT_DEPTH: Final = 3
+GC_THRESHOLD: Final = 10_000
 WORKER_TIMEOUT_S: Final = 120.0
 # A worker ends after its turn; what it would still have found nobody waits for.
 STOP_TIMEOUT_S: Final = 2.0
@@ -297,6 +299,9 @@ def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str) -> None
 
     # Ctrl-C is for the parent to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Modules and rules stay; what a schedule leaves is small and comes often.
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
     variant = None if mutant is None else REGISTRY[mutant]
     with ExitStack() as stack:
         worker = Worker(Lab(dsn, stack, variant), variant, postgres)
@@ -315,6 +320,7 @@ def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str) -> None
                 return
 
 
-def default_workers() -> int:
-    """One a core and one more: a worker and its server take turns, and leave a core idle now and then."""
-    return min(8, (os.cpu_count() or 1) + 1)
+def default_workers(count: int) -> int:
+    """Three a core: a worker, its sessions and the server take turns, and where others use the machine, too, who is few
+    is seldom served. Fewer for few races, `count`: each makes a database of its own first."""
+    return min(8, 3 * (os.cpu_count() or 1), count + 1)
