@@ -17,7 +17,7 @@ from stress.config import SUBJECTS, checked
 from stress.display import Display
 from stress.faults import FAULTS
 from stress.scenarios import SCENARIOS
-from stress.schedules.commands import explore_command, replay_command
+from stress.schedules.commands import explore_command, fuzz_command, replay_command
 
 
 @click.group(cls=FrontDoor)
@@ -94,6 +94,7 @@ def run_command(
 
 stress.add_command(explore_command)
 stress.add_command(replay_command)
+stress.add_command(fuzz_command, "fuzz")
 
 
 if __name__ == "__main__":

@@ -94,12 +94,15 @@ class Found:
 
 
 class Worker:
-    """A lab and what is asked of it."""
+    """A lab and what is asked of it. `shrinking_s`: how long a failing schedule is made smaller, at most."""
 
-    def __init__(self, lab: Lab, mutant: Mutant | None, postgres: str) -> None:
+    def __init__(
+        self, lab: Lab, mutant: Mutant | None, postgres: str, *, shrinking_s: float = MAX_SHRINK_S
+    ) -> None:
         self._lab = lab
         self._mutant = mutant
         self._postgres = postgres
+        self._shrinking_s = shrinking_s
 
     def turn(self, task: Task, seconds: float = CHUNK_S) -> Found:
         """Work at a task for a while, or until it is over, or a schedule fails."""
@@ -204,7 +207,7 @@ class Worker:
     ) -> tuple[Candidate, Judged]:
         known = set() if self._mutant is None else set(self._mutant.caught_by)
         wanted = set(judged.violated) & known or set(judged.violated)
-        until = time.monotonic() + MAX_SHRINK_S
+        until = time.monotonic() + self._shrinking_s
 
         def probe(candidate: Candidate) -> Failing | None:
             if time.monotonic() > until:
