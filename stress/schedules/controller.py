@@ -77,14 +77,15 @@ class Step:
 
 @dataclass(slots=True)
 class Run:
-    """One run of a race. `complete` is False for one that the search ended as a repetition. `start`: the number of the
-    run whose set-up it began with; None: it had its own."""
+    """One run of a race. `complete` is False for one that the search ended as a repetition. `told`: settings of single
+    sessions. `start`: the number of the run whose set-up it began with; None: it had its own."""
 
     steps: list[Step] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     complete: bool = True
     keeps_sql: bool = False
     setup: list[str] = field(default_factory=list)
+    told: dict[str, dict[str, str]] = field(default_factory=dict)
     start: int | None = None
     deadlocks: int = 0
     answers: dict[str, list[str]] = field(default_factory=dict)

@@ -124,9 +124,13 @@ class Lab:
             self._control.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
         self._control.execute(FUNCTIONS.encode())
         self._control.execute(triggers(self.tables).encode())
-        for name in INNER:
-            for [definition] in self._control.execute(_FUNCTION, (name,)).fetchall():
-                self._control.execute(with_inner_gates(name, definition).encode())
+        self._inner = tuple(
+            with_inner_gates(name, definition)
+            for name in INNER
+            for [definition] in self._control.execute(_FUNCTION, (name,)).fetchall()
+        )
+        for definition in self._inner:
+            self._control.execute(definition.encode())
         self._control.execute(_LAZY)
         self._settings = self._quick_settings()
         self._variant = variant_of(mutant, gated)
@@ -169,7 +173,8 @@ class Lab:
         """What makes such a database, for those who have none: the schema, the mutant's part of it, the gates."""
         migrations = tuple(migration.text for area in AREAS for migration in load_migrations(area))
         own = () if self.mutant is None else self.mutant.alterations()
-        return (*migrations, *(f"{one};" for one in own), FUNCTIONS, triggers(self.tables))
+        inner = tuple(f"{one};" for one in self._inner)
+        return (*migrations, *(f"{one};" for one in own), FUNCTIONS, triggers(self.tables), *inner)
 
     @property
     def catalogue(self) -> Catalogue:
@@ -183,8 +188,11 @@ class Lab:
         self._configure(race, planner)
         run = Run() if into is None else into
         world = self._begun(race, run)
+        run.told = {name: dict(race.settings.get(name, {})) for name in race.sessions}
+        for name in race.inner:
+            run.told[name]["gate.deep"] = "on"
         if race.row_gates:
-            self._name_rows(race, world)
+            self._name_rows(race, world, run)
         sessions = [
             Session(name, link, actions, world, run.operations.append, whole=not race.stops_inside(name))
             for (name, actions), link in zip(race.sessions.items(), self._links, strict=False)
@@ -266,11 +274,12 @@ class Lab:
         told = "".join(f"SET {setting} = '{value}'; " for setting, value in settings.items())
         link.execute(f"{_PLANNER_RESET}{told}DISCARD PLANS".encode())
 
-    def _name_rows(self, race: Race, world: World) -> None:
+    def _name_rows(self, race: Race, world: World, run: Run) -> None:
         for (name, _), link in zip(race.sessions.items(), self._links, strict=False):
             if (label := race.row_gates.get(name)) is not None:
+                run.told[name]["gate.row"] = str(world.rows.get(label, label))
                 link.connection.execute(
-                    "SELECT set_config('gate.row', %s, false)", (str(world.rows.get(label, label)),)
+                    "SELECT set_config('gate.row', %s, false)", (run.told[name]["gate.row"],)
                 )
 
     def _replace_dead(self, race: Race) -> None:

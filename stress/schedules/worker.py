@@ -195,11 +195,10 @@ class Worker:
         found.rows = story.table(steps, found.sessions)
         found.reasons = story.reasons(steps)
         found.steps = len(found.rows)
-        # The tester's sessions have no stops inside of functions.
-        if found.confirmed and not race.inner:
+        if found.confirmed:
             schema = (*self._lab.schema, *([f"{ROW_GATE};"] if race.row_gates else []))
             found.spec = isolation_spec(
-                found.schedule, schema, last.run.setup, last.run.steps, PLANNERS[task.planner]
+                found.schedule, schema, last.run.setup, last.run.steps, PLANNERS[task.planner], last.run.told
             )
 
     def _smallest(
