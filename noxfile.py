@@ -59,6 +59,7 @@ FRONT_DOORS = {
     "replay": ("stress replay", "Take a recorded schedule again."),
     "fuzz": ("stress fuzz", "Hold the engine against the models, and try schedules, until the time is up."),
     "check": ("invariants check", "Judge a recorded run again."),
+    "report": ("results report", "Make a page of a recorded run, or of all."),
     "plans": ("results plans capture", "Capture the plans of every statement, and check their shapes."),
     "compare": ("results plans compare", "Compare two captures of plans."),
     "postgres": ("engine postgres", "Start a throw-away server, or list the versions to be had here."),
