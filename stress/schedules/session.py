@@ -30,7 +30,7 @@ from engine.sessions import describe_error
 from engine.statements import Statement
 from invariants.history.operations import Operation as Recorded
 from stress.schedules.actions import Action, Answer, World
-from stress.schedules.gates import NOTICE, calls_function, only_reads, touched
+from stress.schedules.gates import GATES, NOTICE, calls_function, only_reads, touched
 from stress.schedules.search import Effect
 
 SessionState = Literal["ready", "gate", "running", "blocked", "finished", "dead"]
@@ -43,6 +43,8 @@ LIFTED: Final = ("picker/flush_patience", "relay/patience")
 
 # Of `log_lock_waits`: the server's word that a statement waits, after it has looked for a deadlock.
 STILL_WAITING: Final = " still waiting for "
+# It says so of a gate's lock, too, perhaps when the gate is open by then.
+AT_A_GATE: Final = f",{GATES},"
 # What a step says of a statement that is a transaction of its own, and not committed yet.
 OPEN: Final = "not committed yet"
 
@@ -83,7 +85,7 @@ class Link:
         said = notice.message_primary or ""
         if said.startswith(NOTICE):
             self.at_lock = int(said.removeprefix(NOTICE))
-        elif STILL_WAITING in said:
+        elif STILL_WAITING in said and AT_A_GATE not in said:
             self.waits = self.told = True
 
     def prepared(self, statement: Statement) -> tuple[bytes, Effect]:

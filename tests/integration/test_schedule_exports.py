@@ -80,9 +80,8 @@ def test_an_exported_spec_runs_under_the_isolation_tester_and_ends_with_the_lost
 @pytest.mark.parametrize(
     ("mutant", "race"),
     [
-        # A stop between two rows; plans of two sessions; stops inside of a function.
+        # A stop between two rows; stops inside of a function.
         ("insert-many-unordered", "batches-in-opposite-orders"),
-        ("buckets-unordered", "gates-from-both-ends"),
         ("head-from-snapshot", "head-acked-while-claimed"),
     ],
 )
