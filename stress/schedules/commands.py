@@ -43,7 +43,7 @@ PLAIN_WIDTH = 120
     "--workers",
     type=click.IntRange(min=1, max=32),
     default=None,
-    help="Processes; default: three a core, for one race two.",
+    help="Processes; default: three a core, for one race one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")

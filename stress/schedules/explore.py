@@ -24,6 +24,7 @@ from engine.errors import InfrastructureError
 from engine.postgres import Server, Stopped, fresh_database
 from invariants.mutants import REGISTRY
 from invariants.verdict import Verdict
+from stress.schedules.lab import Lab
 from stress.schedules.race import PLANNERS
 from stress.schedules.search import Exhaustive, Pct
 from stress.schedules.worker import Found, Task, Worker, races
@@ -144,7 +145,7 @@ def explore(server: Server, request: Request, show: Callable[[Exploration], None
     exploration = Exploration(request, {name: Tally(name) for name in request.names})
     started = time.monotonic()
     with ExitStack() as stack:
-        pool = _Pool(server, request, stack)
+        pool = _Alone(server, request, stack) if request.workers == 1 else _Pool(server, request, stack)
         queue = _Queue(request)
         try:
             for found in pool.turns(queue, lambda: _over(exploration, started)):
@@ -239,6 +240,20 @@ class _Queue:
             self._large.append(task)
 
 
+class _Alone:
+    """One worker, in this process: it begins at once."""
+
+    def __init__(self, server: Server, request: Request, stack: ExitStack) -> None:
+        mutant = None if request.mutant is None else REGISTRY[request.mutant]
+        dsn = stack.enter_context(fresh_database(server))
+        self._worker = Worker(Lab(dsn, stack, mutant), mutant, server.version_text)
+
+    def turns(self, queue: _Queue, over: Callable[[], bool]) -> Iterator[Found]:
+        """Work at one task after the other, and yield what they bring."""
+        while not over() and not queue.decided and (task := queue.next()) is not None:
+            yield _turn(self._worker, task)
+
+
 class _Pool:
     """Worker processes, each with a database of its own."""
 
@@ -295,8 +310,6 @@ class _Pool:
 
 def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str) -> None:
     """A worker process: tasks come, what was found goes, until the other end is closed."""
-    from stress.schedules.lab import Lab
-
     # Ctrl-C is for the parent to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Modules and rules stay; what a schedule leaves is small and comes often.
@@ -311,16 +324,19 @@ def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str) -> None
             except EOFError:
                 return
             try:
-                found = worker.turn(task)
-            except Exception as error:  # noqa: BLE001  # a crash is `unknown`, never `held`
-                found = Found(task, unknown=f"the exploration raised {type(error).__name__}: {error}")
-            try:
-                end.send(found)
+                end.send(_turn(worker, task))
             except BrokenPipeError:
                 return
+
+
+def _turn(worker: Worker, task: Task) -> Found:
+    try:
+        return worker.turn(task)
+    except Exception as error:  # noqa: BLE001  # a crash is `unknown`, never `held`
+        return Found(task, unknown=f"the exploration raised {type(error).__name__}: {error}")
 
 
 def default_workers(count: int) -> int:
     """Three a core: a worker, its sessions and the server take turns, and where others use the machine, too, who is few
     is seldom served. Fewer for few races, `count`: each makes a database of its own first."""
-    return min(8, 3 * (os.cpu_count() or 1), count + 1)
+    return min(8, 3 * (os.cpu_count() or 1), count)
