@@ -13,10 +13,13 @@ import psycopg
 import pytest
 
 from engine.operation import Operation
-from engine.store import PostgresStore
-from engine.transport import Message
+from engine.store import Execution, PostgresStore, TimerOp
+from engine.transport import Message, PostgresTransport
 from invariants.mutants import TRANSPORT_MUTANTS
+from invariants.mutants.handover import store_relay_of
 from tests.fixtures.courier import Courier
+from tests.fixtures.depot import Interrupted
+from tests.fixtures.node import Notes
 from tests.fixtures.race import TIMEOUT_S
 from tests.fixtures.steps import watched
 
@@ -250,6 +253,41 @@ def rearmed_for_the_same_instant(courier: Courier) -> object:
     return len({event_id for _, event_id in courier.outbox()})
 
 
+def rearmed_for_the_same_instant_under_a_sweep(courier: Courier) -> object:
+    """The timer is armed anew before a sweep through the contracts first writes to the store."""
+    with PostgresStore.from_dsn(courier.dsn) as store, PostgresTransport.from_dsn(courier.dsn) as transport:
+        execution, arm = Execution(id="x", definition_id="d"), TimerOp("schedule", "p", 5.0)
+        store.commit(execution, timers=[arm])
+
+        def rearm() -> None:
+            with PostgresStore.from_dsn(courier.dsn) as other:
+                other.commit(execution, timers=[arm])
+
+        overtaken = Interrupted(store, ("commit", "delete_timer"), rearm)
+        relay = store_relay_of(courier.mutant, overtaken, transport, Notes())
+        relay.sweep(10.0)
+    return courier.rows("SELECT path, fire_at FROM timers")
+
+
+def acks_meet(courier: Courier) -> object:
+    """Two relays remove the first row and the last; each is held up between the two."""
+    courier.rows(
+        "INSERT INTO outbox (seq, target_id, event) SELECT seq, NULL, '{}' FROM generate_series(4, 1, -1) AS seq"
+    )
+    ways = {
+        "as indexed": {"enable_seqscan": "off", "enable_bitmapscan": "off"},
+        "as they lie": {"enable_indexscan": "off", "enable_bitmapscan": "off"},
+    }
+    holder = courier.race.session("holder")
+    with holder.transaction():
+        holder.execute("SELECT FROM outbox WHERE seq IN (2, 3) FOR UPDATE")
+        pending = []
+        for (name, settings), held_up in zip(ways.items(), (2, 3), strict=True):
+            courier.race.session(name, settings)
+            pending.append(courier.race.begin(name, courier.handover.ack([1, held_up, 4])))
+    return {type(each.exception(TIMEOUT_S)).__name__ for each in pending}
+
+
 # By mutant: the question, and the right answer.
 SCRIPTS: dict[str, tuple[Script, object]] = {
     "ack-without-token": (old_acks, ([False], ["e1", "e2"])),
@@ -273,6 +311,8 @@ SCRIPTS: dict[str, tuple[Script, object]] = {
     "spawn-overwrites": (spawn_again, [(3,)]),
     "sweep-deletes-any": (rearmed_under_a_sweep, [("p", 50.0)]),
     "sweep-in-steps": (cancelled_under_a_sweep, []),
+    "sweep-by-instant": (rearmed_for_the_same_instant_under_a_sweep, [("p", 5.0)]),
+    "acks-unordered": (acks_meet, {"NoneType"}),
     "timer-event-repeats": (rearmed_for_the_same_instant, 2),
 }
 MUTANTS = {mutant.name: mutant for mutant in TRANSPORT_MUTANTS}
