@@ -57,7 +57,7 @@ FRONT_DOORS = {
     "stress": ("stress run", "Race nodes under faults on a real Postgres, and judge."),
     "explore": ("stress explore", "Take races through their schedules, step by step, and judge every one."),
     "replay": ("stress replay", "Take a recorded schedule again."),
-    "fuzz": ("models", "Hold the engine against the models until the time is up."),
+    "fuzz": ("stress fuzz", "Hold the engine against the models, and try schedules, until the time is up."),
     "check": ("invariants check", "Judge a recorded run again."),
     "report": ("results report", "Make a page of a recorded run, or of all."),
     "plans": ("results plans capture", "Capture the plans of every statement, and check their shapes."),

@@ -8,6 +8,7 @@ where something was subject to it after all, and is `not_exercised` otherwise. S
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -21,6 +22,11 @@ from invariants.store import STORE_ALWAYS, STORE_RULES
 from invariants.transport import TRANSPORT_ALWAYS, TRANSPORT_RULES
 
 
+@cache
+def _names(rules: tuple[type[Rule], ...]) -> frozenset[str]:
+    return frozenset(rule.name for rule in rules)
+
+
 class Area(msgspec.Struct, frozen=True):
     """Rules in the order of the report, and the names of those that every run of the area exercises. `seen`: those of
     the clients' view, which none is asked to exercise."""
@@ -32,10 +38,9 @@ class Area(msgspec.Struct, frozen=True):
     def expects(self, rule: str, exercises: Collection[str] | None) -> bool:
         """Whether a run of this area that declares these must have something subject to that rule; one that declares
         nothing must have it for every rule."""
-        if any(each.name == rule for each in RECONCILING):
+        if rule in _names(tuple(RECONCILING)):
             return True
-        mine = any(each.name == rule for each in self.rules)
-        return mine and (exercises is None or rule in exercises or rule in self.always)
+        return rule in _names(self.rules) and (exercises is None or rule in exercises or rule in self.always)
 
 
 AREAS: Final[dict[str, Area]] = {

@@ -20,6 +20,7 @@ did to the tables of the store and the transport stands in `stored` (`invariants
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from operator import itemgetter
 from typing import Any, Final
 
@@ -70,11 +71,17 @@ class Columns:
 
     def all_but(self, *names: str) -> tuple[int, ...]:
         """Places of all columns but these."""
-        return tuple(place for place, name in enumerate(self.names) if name not in names)
+        return _places(self.names, names, False)
 
     def only(self, *names: str) -> tuple[int, ...]:
         """Places of these columns."""
-        return tuple(place for place, name in enumerate(self.names) if name in names)
+        return _places(self.names, names, True)
+
+
+@cache
+def _places(columns: tuple[str, ...], names: tuple[str, ...], wanted: bool) -> tuple[int, ...]:
+    """The same for every judge of a table: many short ledgers are judged one after another."""
+    return tuple(place for place, name in enumerate(columns) if (name in names) == wanted)
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):

@@ -333,7 +333,7 @@ class Witness:
 
 def may_lose(fault: Operation) -> bool:
     """Whether a fault may undo what was acknowledged: a failover to a standby that commits did not wait for."""
-    return fault.value["fault"] == "failover-async"
+    return bool(fault.value["fault"] == "failover-async")
 
 
 def is_unknown(o: Operation) -> bool:

@@ -20,7 +20,7 @@ from stress.display import Display
 from stress.faults import FAULTS
 from stress.figures import figures_command
 from stress.scenarios import SCENARIOS
-from stress.schedules.commands import explore_command, replay_command
+from stress.schedules.commands import explore_command, fuzz_command, replay_command
 from stress.soak_command import soak_command
 
 
@@ -160,6 +160,7 @@ def run_command(
 stress.add_command(explore_command)
 stress.add_command(replay_command)
 stress.add_command(figures_command)
+stress.add_command(fuzz_command, "fuzz")
 
 
 if __name__ == "__main__":

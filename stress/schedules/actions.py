@@ -11,6 +11,7 @@ operation with what the history is to hold of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
@@ -39,7 +40,7 @@ from engine.transport.clients import Tasks
 from engine.transport.queue import Message, Queue
 from invariants.mutants import Mutant
 from invariants.mutants.handover import handover_of
-from invariants.mutants.protocol import limiter_of, picker_of
+from invariants.mutants.protocol import as_continued, limiter_of, picker_of
 from invariants.mutants.stores import operations_of
 
 LEASE_MS = 60_000.0
@@ -95,6 +96,24 @@ class World:
     due: dict[str, tuple[tuple[str, str, float], ...]] = field(default_factory=dict)
     pending: dict[str, tuple[tuple[int, str | None, Event], ...]] = field(default_factory=dict)
     relays: dict[str, Handover] = field(default_factory=dict)
+
+    def copy(self) -> World:
+        """The same memory, to go on with by itself. Only where no relay remembers anything yet."""
+        assert not self.relays
+        return World(
+            self.variant,
+            self.limits,
+            dict(self.rows),
+            {label: dict(rows) for label, rows in self.claims.items()},
+            dict(self.denied),
+            dict(self.around),
+            dict(self.freed),
+            {name: deepcopy(one) for name, one in self.executions.items()},
+            set(self.processed),
+            dict(self.messages),
+            dict(self.due),
+            dict(self.pending),
+        )
 
     @property
     def picker(self) -> Picker:
@@ -280,26 +299,27 @@ def admit(label: str) -> Action:
 
     def prepare(world: World, _: str) -> Prepared | None:
         rows = list(world.claims.get(label, {}).values())
-        if not rows:
-            return None
-
-        def absorb(answer: Admission) -> None:
-            world.claims[label] = {row.id: row for row in answer.admitted}
-            world.denied[label] = answer.denied
-
-        return Prepared(
-            "admit",
-            {"claim": rows[0].claim, "ids": [row.id for row in rows]},
-            world.limiter().admit(rows),
-            lambda answer: {
-                "admitted": [[row.id, row.concurrency_shard] for row in answer.admitted],
-                "denied": [row.id for row in answer.denied],
-                "contended": answer.contended,
-            },
-            absorb,
-        )
+        return _asked(world, label, rows) if rows else None
 
     return Action(f"admit {label}", prepare)
+
+
+def _asked(world: World, label: str, rows: Sequence[Claimed]) -> Prepared:
+    def absorb(answer: Admission) -> None:
+        world.claims[label] = {row.id: row for row in answer.admitted}
+        world.denied[label] = answer.denied
+
+    return Prepared(
+        "admit",
+        {"claim": rows[0].claim, "ids": [row.id for row in rows]},
+        world.limiter().admit(rows),
+        lambda answer: {
+            "admitted": [[row.id, row.concurrency_shard] for row in answer.admitted],
+            "denied": [row.id for row in answer.denied],
+            "contended": answer.contended,
+        },
+        absorb,
+    )
 
 
 def release(label: str, *rows: str, denied: bool = False) -> Action:
@@ -377,6 +397,32 @@ def flush(label: str, *outcomes: Outcome) -> Action:
         )
 
     return Action(f"flush {label}: {', '.join(outcome.kind for outcome in outcomes)}", prepare)
+
+
+def go_on(label: str, key: str) -> tuple[Action, Action]:
+    """A step of an inline machine goes on to one with the key of a gate: the commit, then the slot if it committed."""
+    outcome = Outcome("continue", fields={"sets_key": True, "concurrency_key": key, "gated": True})
+    committing = flush(label, outcome)
+
+    def ask(world: World) -> Prepared | None:
+        rows = [
+            as_continued(row, _commit(world, label, row, outcome))
+            for row in world.claims.get(label, {}).values()
+        ]
+        return _asked(world, label, rows) if rows else None
+
+    def first(world: World, process: str) -> Prepared | None:
+        if "admits-before-it-continues" in world.variant.protocol:
+            return ask(world)
+        return committing.prepare(world, process)
+
+    def second(world: World, process: str) -> Prepared | None:
+        if "admits-before-it-continues" in world.variant.protocol:
+            return committing.prepare(world, process)
+        # The commit counts the turns of what it brought on.
+        return ask(world) if any(row.turn for row in world.claims.get(label, {}).values()) else None
+
+    return Action(f"{label} goes on to {key}", first), Action(f"{label} at {key}", second)
 
 
 def _commit(world: World, label: str, row: Claimed, outcome: Outcome) -> Commit:

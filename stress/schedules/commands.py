@@ -6,7 +6,7 @@ import difflib
 import random
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -18,6 +18,10 @@ from invariants.mutants import REGISTRY
 from invariants.verdict import EXIT_CODES
 from results.runs import create_run_folder, runs_folder, write_json
 
+if TYPE_CHECKING:
+    from models.fuzz import Finding, Profile
+
+_FUZZ: Final = "python -m stress fuzz"
 ALL_SCHEDULES, ALL_SECONDS = 20_000, 300.0
 # Of a table that goes to a file or a pipe.
 PLAIN_WIDTH = 120
@@ -39,7 +43,7 @@ PLAIN_WIDTH = 120
     "--workers",
     type=click.IntRange(min=1, max=32),
     default=None,
-    help="Processes; default: one a core and one more.",
+    help="Processes; default: three a core, for one race one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -82,13 +86,14 @@ def explore_command(
     if mutant is not None:
         _known("mutant", mutant, list(REGISTRY))
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    wanted = tuple(dict.fromkeys(names)) or tuple(known)
     request = Request(
-        names=tuple(dict.fromkeys(names)) or tuple(known),
+        names=wanted,
         mutant=mutant,
         schedules=schedules,
         seconds=seconds,
         seed=seed,
-        workers=default_workers() if workers is None else workers,
+        workers=default_workers(len(wanted)) if workers is None else workers,
     )
     with signals_stop(), provision(pg) as server:
         if server.why_no_ledger is not None:
@@ -220,6 +225,23 @@ def replay_command(
             f"verdict: {verdict}" + ("" if told.unknown is None else f": {told.unknown}"), soft_wrap=True
         )
     context.exit(EXIT_CODES[verdict])  # type: ignore[index]
+
+
+def _fuzz_schedules(dsn: str, seconds: float, seed: int, profile: Profile) -> Finding:
+    """Schedules beside the machines of the models."""
+    from stress.schedules.fuzz import fuzz_schedules
+
+    return fuzz_schedules(dsn, seconds=seconds, seed_=seed, profile=profile)
+
+
+@click.command("fuzz", add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def fuzz_command(arguments: tuple[str, ...]) -> None:
+    """Hold the engine against the models, and try schedules, until the time is up."""
+    # Late, for Hypothesis is slow to read.
+    from models.commands import command
+
+    command(_FUZZ, {"schedules": _fuzz_schedules})(list(arguments), prog_name=_FUZZ)
 
 
 def _known(what: str, name: str, names: list[str]) -> None:

@@ -37,11 +37,15 @@ STOPS: Final = "stops at its gate"
 # How long a statement may take before the server is asked who is blocked, and between two such questions.
 FIRST_LOOK_S: Final = 0.0008
 NEXT_LOOK_S: Final = 0.0004
-# Where sessions are told that they wait: one that goes on waiting in a queue that has changed is told nothing new.
+# Where sessions are told that they wait: one that was, and goes on waiting in a queue that has changed, is told nothing
+# new.
 TOLD_LOOK_S: Final = 0.02
 
 
-_OPEN: Final = b"SELECT schedule_open($1::integer, $2::integer)"
+_OPEN: Final = b"SELECT pg_advisory_unlock($1::integer, $2::integer)"
+_CLOSE_AND_OPEN: Final = (
+    b"SELECT pg_advisory_lock($1::integer, $3::integer), pg_advisory_unlock($1::integer, $2::integer)"
+)
 _BLOCKING: Final = b"SELECT pid, pg_blocking_pids(pid) FROM unnest($1::integer[]) AS asked (pid)"
 
 
@@ -55,7 +59,8 @@ class Step:
 
     `what` was done, `came` what came of it; `statement` is the one that it began or went on with. `others`: what it set
     going again in other sessions. `committed`: the sessions that committed a change. `states`: everybody's state after
-    it, and for whom it waits. `sql`: what was sent, where the run keeps that.
+    it, and for whom it waits. `sql`: what was sent, where the run keeps that. `along`: the engine sends the statement
+    in one message with the one before it.
     """
 
     choice: Choice
@@ -67,17 +72,21 @@ class Step:
     others: tuple[tuple[str, str], ...]
     states: tuple[tuple[str, str, tuple[str, ...]], ...]
     sql: tuple[str, ...] = ()
+    along: bool = False
 
 
 @dataclass(slots=True)
 class Run:
-    """One run of a race. `complete` is False for one that the search ended as a repetition."""
+    """One run of a race. `complete` is False for one that the search ended as a repetition. `told`: settings of single
+    sessions. `start`: the number of the run whose set-up it began with; None: it had its own."""
 
     steps: list[Step] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     complete: bool = True
     keeps_sql: bool = False
     setup: list[str] = field(default_factory=list)
+    told: dict[str, dict[str, str]] = field(default_factory=dict)
+    start: int | None = None
     deadlocks: int = 0
     answers: dict[str, list[str]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -108,6 +117,8 @@ class Controller:
         self._told = told
         self._pid = control.info.backend_pid
         self._prepared: dict[bytes, bytes] = {}
+        # Of each gate, the lock that somebody was let through last.
+        self._open: dict[int, int] = {}
 
     def close_gate(self, number: int) -> None:
         """From now on whoever comes to that gate waits there."""
@@ -153,7 +164,7 @@ class Controller:
             one.sent = [] if run.keeps_sql else None
         run.counts[session.name] = run.counts.get(session.name, 0) + 1
         at_gate = session.state == "gate"
-        what, statement = "dies" if choice.dies else session.what, session.statement
+        what, statement, along = "dies" if choice.dies else session.what, session.statement, False
         if choice.dies:
             self._end(session)
         elif at_gate:
@@ -161,7 +172,7 @@ class Controller:
         else:
             session.send()
             if session.state == "running":
-                what, statement = session.what, session.statement
+                what, statement, along = session.what, session.statement, session.along
         self._settle(sessions)
         effect = Effect()
         for one in sessions:
@@ -186,12 +197,20 @@ class Controller:
         )
         committed = tuple(one.name for one in sessions if one.committed)
         sent = tuple(session.sent or ())
-        run.steps.append(Step(choice, what, statement, not at_gate, committed, came, others, states, sent))
+        began = not at_gate
+        run.steps.append(Step(choice, what, statement, began, committed, came, others, states, sent, along))
 
     def _open_gate(self, session: Session) -> None:
         lock = session.link.at_lock
+        assert lock is not None
         session.passed()
-        self._ask(_OPEN, str(lock), str(session.link.pid))
+        behind = self._open.get(session.link.gate)
+        self._open[session.link.gate] = lock
+        if behind is None:
+            self._ask(_OPEN, str(GATES), str(lock))
+        else:
+            assert behind != lock, session.name
+            self._ask(_CLOSE_AND_OPEN, str(GATES), str(lock), str(behind))
 
     def _end(self, session: Session) -> None:
         self._control.execute("SELECT pg_terminate_backend(%s)", (session.link.pid,))
@@ -218,8 +237,10 @@ class Controller:
             readable, _, _ = select.select(list(moving), [], [], TOLD_LOOK_S if self._told else patience)
             for socket in readable:
                 moving[socket].read()
-            if self._told and readable:
-                self._look([session for session in moving.values() if session.link.waits], sessions)
+            if self._told:
+                # Of a statement that was told nothing yet it is not known whether it has looked for a deadlock.
+                heard = [session for session in moving.values() if session.link.told]
+                self._look([one for one in heard if one.link.waits or not readable], sessions)
             elif not readable:
                 patience = NEXT_LOOK_S
                 self._look(list(moving.values()), sessions)
@@ -228,18 +249,21 @@ class Controller:
                 raise Uncontrolled(f"{names} neither answers nor waits for a lock")
 
     def _look(self, asked: Sequence[Session], sessions: Sequence[Session]) -> None:
-        """Ask who of the running is blocked. Who is part of a circle goes on running: the server will end it."""
+        """Ask who of the running is blocked. Who is part of a circle goes on running: the server will end it, unless
+        one of those who were blocked before has what it waited for by now."""
         running = [session for session in asked if session.state == "running"]
         for session, blockers in self._blocking(running):
             session.link.waits = False
             if not blockers or blockers == (self._pid,):
                 continue
             session.blockers = blockers
-            if not _circle(session, sessions):
+            if _circle(session, sessions):
+                self._wake(sessions)
+            else:
                 session.waits()
 
     def _wake(self, sessions: Sequence[Session]) -> bool:
-        """Whether somebody who was blocked is so no more. Asked when nobody moves, so the answer lasts."""
+        """Whether somebody who was blocked is so no more. The answer lasts where it is asked when nobody moves."""
         blocked = [session for session in sessions if session.state == "blocked"]
         woken = False
         for session, blockers in self._blocking(blocked):

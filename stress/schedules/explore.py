@@ -8,6 +8,7 @@ the exploration unknown.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -23,6 +24,7 @@ from engine.errors import InfrastructureError
 from engine.postgres import Server, Stopped, fresh_database
 from invariants.mutants import REGISTRY
 from invariants.verdict import Verdict
+from stress.schedules.lab import Lab
 from stress.schedules.race import PLANNERS
 from stress.schedules.search import Exhaustive, Pct
 from stress.schedules.worker import Found, Task, Worker, races
@@ -36,6 +38,7 @@ PREEMPTIONS: Final = 2
 BOUNDED_RUNS: Final = 1_500
 PCT_RUNS: Final = 250
 PCT_DEPTH: Final = 3
+GC_THRESHOLD: Final = 10_000
 WORKER_TIMEOUT_S: Final = 120.0
 # A worker ends after its turn; what it would still have found nobody waits for.
 STOP_TIMEOUT_S: Final = 2.0
@@ -142,7 +145,7 @@ def explore(server: Server, request: Request, show: Callable[[Exploration], None
     exploration = Exploration(request, {name: Tally(name) for name in request.names})
     started = time.monotonic()
     with ExitStack() as stack:
-        pool = _Pool(server, request, stack)
+        pool = _Alone(server, request, stack) if request.workers == 1 else _Pool(server, request, stack)
         queue = _Queue(request)
         try:
             for found in pool.turns(queue, lambda: _over(exploration, started)):
@@ -214,6 +217,11 @@ class _Queue:
             return Task(task.race, planner, task.deaths, search, PCT_RUNS, longest=task.longest)
         return None
 
+    @property
+    def decided(self) -> bool:
+        """Whether every race has its verdict, whatever is still under way."""
+        return len(self._done) == len(self._request.names)
+
     def back(self, found: Found, tally: Tally) -> None:
         """A task after a turn at it."""
         task = found.task
@@ -232,11 +240,27 @@ class _Queue:
             self._large.append(task)
 
 
+class _Alone:
+    """One worker, in this process: it begins at once."""
+
+    def __init__(self, server: Server, request: Request, stack: ExitStack) -> None:
+        mutant = None if request.mutant is None else REGISTRY[request.mutant]
+        dsn = stack.enter_context(fresh_database(server))
+        self._worker = Worker(Lab(dsn, stack, mutant), mutant, server.version_text)
+
+    def turns(self, queue: _Queue, over: Callable[[], bool]) -> Iterator[Found]:
+        """Work at one task after the other, and yield what they bring."""
+        while not over() and not queue.decided and (task := queue.next()) is not None:
+            yield _turn(self._worker, task)
+
+
 class _Pool:
     """Worker processes, each with a database of its own."""
 
     def __init__(self, server: Server, request: Request, stack: ExitStack) -> None:
-        context = multiprocessing.get_context("spawn")
+        # One process reads the modules, the workers are copies of it.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["stress.schedules.lab", "stress.schedules.worker"])
         self._ends: dict[Connection, Any] = {}
         for _ in range(request.workers):
             dsn = stack.enter_context(fresh_database(server))
@@ -253,6 +277,8 @@ class _Pool:
         """Give every worker a task as soon as it has none, and yield what they bring."""
         idle, busy = list(self._ends), set[Connection]()
         while True:
+            if queue.decided:
+                return
             while idle and not over() and (task := queue.next()) is not None:
                 here = idle.pop()
                 here.send(task)
@@ -284,10 +310,11 @@ class _Pool:
 
 def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str) -> None:
     """A worker process: tasks come, what was found goes, until the other end is closed."""
-    from stress.schedules.lab import Lab
-
     # Ctrl-C is for the parent to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Modules and rules stay; what a schedule leaves is small and comes often.
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
     variant = None if mutant is None else REGISTRY[mutant]
     with ExitStack() as stack:
         worker = Worker(Lab(dsn, stack, variant), variant, postgres)
@@ -297,15 +324,19 @@ def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str) -> None
             except EOFError:
                 return
             try:
-                found = worker.turn(task)
-            except Exception as error:  # noqa: BLE001  # a crash is `unknown`, never `held`
-                found = Found(task, unknown=f"the exploration raised {type(error).__name__}: {error}")
-            try:
-                end.send(found)
+                end.send(_turn(worker, task))
             except BrokenPipeError:
                 return
 
 
-def default_workers() -> int:
-    """One a core and one more: a worker and its server take turns, and leave a core idle now and then."""
-    return min(8, (os.cpu_count() or 1) + 1)
+def _turn(worker: Worker, task: Task) -> Found:
+    try:
+        return worker.turn(task)
+    except Exception as error:  # noqa: BLE001  # a crash is `unknown`, never `held`
+        return Found(task, unknown=f"the exploration raised {type(error).__name__}: {error}")
+
+
+def default_workers(count: int) -> int:
+    """Three a core: a worker, its sessions and the server take turns, and where others use the machine, too, who is few
+    is seldom served. Fewer for few races, `count`: each makes a database of its own first."""
+    return min(8, 3 * (os.cpu_count() or 1), count)

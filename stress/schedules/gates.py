@@ -8,8 +8,9 @@ Rules:
    the scan. That is the one thing it adds to the plan (`tests/integration/test_schedule_gates.py`).
 2. A session stops at its gate when its setting `gate.number` names one, once a statement: a NOTICE tells the controller
    that it has come there, and an advisory lock that the controller holds keeps it until it is let through.
-3. A gate is two locks, which a session meets in turn: while one is opened and closed again behind it, it may be at the
-   next stop of its statement already. The NOTICE says at which lock it is.
+3. A gate is two locks, of which the controller holds one at least. A session stops at one that is held: the NOTICE says
+   at which. To let it through, the controller takes the other, which the session is done with, and gives up this one;
+   the session may come to the next stop of its statement at once, and finds the other. Nobody waits for a hand-over.
 4. A row gate stops it once more, before it writes the row (by id, identity, key, name or target) that its setting
    `gate.row` names: between two rows of one statement. It is a row trigger, which changes when a row is locked, so only
    races that ask for it have it.
@@ -50,28 +51,16 @@ BEGIN
 END $$;
 CREATE FUNCTION schedule_stop(number integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    turn integer := 1 - coalesce(nullif(current_setting('gate.turn', true), ''), '1')::integer;
-    lock integer := 2 * number + turn;
+    lock integer := 2 * number;
 BEGIN
-    PERFORM set_config('gate.turn', turn::text, false);
+    -- The lock that it went through last is open still.
+    IF pg_try_advisory_lock_shared({GATES}, lock) THEN
+        PERFORM pg_advisory_unlock_shared({GATES}, lock);
+        lock := lock + 1;
+    END IF;
     RAISE NOTICE '{NOTICE}%', lock;
     PERFORM pg_advisory_lock_shared({GATES}, lock);
     PERFORM pg_advisory_unlock_shared({GATES}, lock);
-END $$;
-CREATE FUNCTION schedule_open(lock integer, pid integer) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    deadline timestamptz := clock_timestamp() + interval '5 s';
-BEGIN
-    -- It has said that it comes, but may not wait yet.
-    WHILE NOT pg_blocking_pids(pid) @> ARRAY[pg_backend_pid()] LOOP
-        IF clock_timestamp() > deadline THEN
-            RETURN false;
-        END IF;
-    END LOOP;
-    PERFORM pg_advisory_unlock({GATES}, lock);
-    -- Granted when the session has gone through: the gate is closed again behind it.
-    PERFORM pg_advisory_lock({GATES}, lock);
-    RETURN true;
 END $$;
 CREATE FUNCTION schedule_gate_statement() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

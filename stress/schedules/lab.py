@@ -3,6 +3,10 @@
 One run after another takes place on the same tables, which are emptied in between; a row of `schedule_marks`, written
 by the transaction that empties them, says in the write-ahead log where the next run begins. The log is read for many
 runs at once and judged run by run, with the very rules of `invariants`, at every commit.
+
+What a race's set-up leaves is kept for a while (`start`): the next runs begin with a copy of its rows, as they lay in
+the tables, and are judged with the transactions and operations that made them. A schedule that is looked at by itself
+runs its own set-up.
 """
 
 from __future__ import annotations
@@ -35,12 +39,15 @@ from stress.schedules.gates import FUNCTIONS, INNER, NO_ROW_GATE, ROW_GATE, gate
 from stress.schedules.race import PLANNERS, Race
 from stress.schedules.search import Search
 from stress.schedules.session import Link, Session, literal, requests
+from stress.schedules.start import Keeping, Start
 
 SLOT: Final = "schedules"
 MARKS: Final = "schedule_marks"
 # The number of the session that does what is done alone; it has no gate.
 KEEPER: Final = -1
 READ_TIMEOUT_S: Final = 30.0
+# Set-ups that are remembered: more than can be used between two judgements.
+MAX_STARTS: Final = 64
 # Dead rows and closed transactions are cleared away after so many runs.
 VACUUM_RUNS: Final = 200
 # For the sessions: a deadlock shows at once, and the server's log is not filled with those that are looked for.
@@ -51,12 +58,15 @@ _QUICK: Final = (
     "SET client_min_messages = 'log'",
     "SET lc_messages = 'C'",
 )
+# Nobody reads the log before the mark behind it is written, and that is flushed.
+_LAZY: Final = "SET synchronous_commit = off"
+_MARK: Final = "UPDATE schedule_marks SET number = {}; "
 # What races may tell the planner of a session.
 _PLANNER_RESET: Final = "".join(
     f"RESET {setting}; "
     for setting in (
-        "plan_cache_mode", "enable_hashjoin", "enable_mergejoin", "enable_nestloop", "enable_sort", "enable_seqscan",
-        "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan",
+        "plan_cache_mode", "enable_hashagg", "enable_hashjoin", "enable_mergejoin", "enable_nestloop", "enable_sort",
+        "enable_seqscan", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan",
     )
 )  # fmt: skip
 
@@ -114,9 +124,14 @@ class Lab:
             self._control.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
         self._control.execute(FUNCTIONS.encode())
         self._control.execute(triggers(self.tables).encode())
-        for name in INNER:
-            for [definition] in self._control.execute(_FUNCTION, (name,)).fetchall():
-                self._control.execute(with_inner_gates(name, definition).encode())
+        self._inner = tuple(
+            with_inner_gates(name, definition)
+            for name in INNER
+            for [definition] in self._control.execute(_FUNCTION, (name,)).fetchall()
+        )
+        for definition in self._inner:
+            self._control.execute(definition.encode())
+        self._control.execute(_LAZY)
         self._settings = self._quick_settings()
         self._variant = variant_of(mutant, gated)
         self._controller = Controller(self._control, told=len(self._settings) == len(_QUICK))
@@ -129,8 +144,10 @@ class Lab:
         deletes = "".join(f"DELETE FROM {table}; " for table in self.tables)  # noqa: S608  # names of our own
         # Without the triggers of foreign keys, where the role may.
         quick = "SET LOCAL session_replication_role = replica; " if self._is_superuser() else ""
-        self._emptying = f"{quick}{deletes}{_sequences(self._control)}"
-        self._keeper = Link(dsn, KEEPER, ("SET plan_cache_mode = force_generic_plan",), self.tables)
+        self._emptying = f"{quick}{deletes}"
+        self._keeping = Keeping(self._control, self.tables)
+        self._start: Start | None = None
+        self._keeper = Link(dsn, KEEPER, ("SET plan_cache_mode = force_generic_plan", _LAZY), self.tables)
         stack.callback(self._keeper.connection.close)
 
     def _quick_settings(self) -> tuple[str, ...]:
@@ -156,7 +173,8 @@ class Lab:
         """What makes such a database, for those who have none: the schema, the mutant's part of it, the gates."""
         migrations = tuple(migration.text for area in AREAS for migration in load_migrations(area))
         own = () if self.mutant is None else self.mutant.alterations()
-        return (*migrations, *(f"{one};" for one in own), FUNCTIONS, triggers(self.tables))
+        inner = tuple(f"{one};" for one in self._inner)
+        return (*migrations, *(f"{one};" for one in own), FUNCTIONS, triggers(self.tables), *inner)
 
     @property
     def catalogue(self) -> Catalogue:
@@ -168,13 +186,13 @@ class Lab:
     ) -> Run:
         """Take one run. It is judged by `judged`, later, in order, also where this raises Uncontrolled or Diverged."""
         self._configure(race, planner)
-        world = World(self._variant, race.limits)
         run = Run() if into is None else into
-        self._empty()
-        for action in race.setup:
-            self._alone("setup", action, world, run)
+        world = self._begun(race, run)
+        run.told = {name: dict(race.settings.get(name, {})) for name in race.sessions}
+        for name in race.inner:
+            run.told[name]["gate.deep"] = "on"
         if race.row_gates:
-            self._name_rows(race, world)
+            self._name_rows(race, world, run)
         sessions = [
             Session(name, link, actions, world, run.operations.append, whole=not race.stops_inside(name))
             for (name, actions), link in zip(race.sessions.items(), self._links, strict=False)
@@ -188,13 +206,33 @@ class Lab:
                 self._alone("finish", action, world, run)
         return run
 
-    def judged(self, runs: Sequence[tuple[Race, Run]]) -> list[Judged]:
-        """The last runs, all of those since the last call, and in their order."""
+    def _begun(self, race: Race, run: Run) -> World:
+        """Tables, and a memory, as the set-up leaves them."""
+        start = self._start
+        if start is not None and start.fits(race) and not run.keeps_sql:
+            self._empty(start.restoring)
+            run.start = start.number
+            run.operations += start.operations
+            return start.world.copy()
+        world = World(self._variant, race.limits)
         self._empty()
+        for action in race.setup:
+            self._alone("setup", action, world, run)
+        if race.setup and not run.keeps_sql and not world.relays and self._is_superuser():
+            restoring = self._keeping.restoring()
+            self._start = Start(race, self._number, world.copy(), tuple(run.operations), restoring)
+            self._command(_MARK.format(-self._number))
+        return world
+
+    def judged(self, runs: Sequence[tuple[Race, Run]]) -> list[Judged]:
+        """Those of the last runs that are complete. `runs`: all since the last call, in their order."""
+        self._empty(flushed=True)
         first = self._number - len(runs)
         committed = self._ledger.until(self._number)
         found = [
-            _judge(race, run, committed.get(first + place, ())) for place, (race, run) in enumerate(runs)
+            _judge(race, run, (*self._ledger.started(run.start), *committed.get(first + place, ())))
+            for place, (race, run) in enumerate(runs)
+            if run.complete
         ]
         self._ledger.forget(self._number)
         return found
@@ -203,7 +241,7 @@ class Lab:
         """Tables as they were at first: where rows lie may decide in which order a plan finds them."""
         tables = ", ".join(self.tables)
         self._control.execute(f"TRUNCATE {tables}".encode())
-        self._configured = None
+        self._configured = self._start = None
 
     def _configure(self, race: Race, planner: str) -> None:
         """Open the sessions, and tell each what the race wants of it."""
@@ -219,7 +257,7 @@ class Lab:
         self._configured = wanted
 
     def _link(self, number: int) -> Link:
-        link = Link(self.dsn, number, self._settings, self.tables)
+        link = Link(self.dsn, number, (*self._settings, _LAZY), self.tables)
         if number >= len(self._links):
             self._controller.close_gate(number)
         return link
@@ -236,11 +274,12 @@ class Lab:
         told = "".join(f"SET {setting} = '{value}'; " for setting, value in settings.items())
         link.execute(f"{_PLANNER_RESET}{told}DISCARD PLANS".encode())
 
-    def _name_rows(self, race: Race, world: World) -> None:
+    def _name_rows(self, race: Race, world: World, run: Run) -> None:
         for (name, _), link in zip(race.sessions.items(), self._links, strict=False):
             if (label := race.row_gates.get(name)) is not None:
+                run.told[name]["gate.row"] = str(world.rows.get(label, label))
                 link.connection.execute(
-                    "SELECT set_config('gate.row', %s, false)", (str(world.rows.get(label, label)),)
+                    "SELECT set_config('gate.row', %s, false)", (run.told[name]["gate.row"],)
                 )
 
     def _replace_dead(self, race: Race) -> None:
@@ -250,13 +289,14 @@ class Lab:
                 self._links[place] = self._link(place)
                 self._tell(race, name, self._links[place])
 
-    def _empty(self) -> None:
-        """Empty the tables and write the next mark, in one transaction."""
+    def _empty(self, restoring: str | None = None, *, flushed: bool = False) -> None:
+        """Empty the tables, or bring back what was kept, and write the next mark, in one transaction."""
         self._number += 1
         if self._number % VACUUM_RUNS == 0:
             self._control.execute(f"VACUUM {', '.join((*self.tables, MARKS))}".encode())
-        mark = f"UPDATE schedule_marks SET number = {self._number}; "  # noqa: S608  # a number of our own
-        self._command(f"BEGIN; {self._emptying}{mark}COMMIT")
+        lasting = "SET LOCAL synchronous_commit = on; " if flushed else ""
+        rows = self._keeping.rewinding if restoring is None else restoring
+        self._command(f"BEGIN; {lasting}{self._emptying}{rows}{_MARK.format(self._number)}COMMIT")
 
     def _command(self, text: str) -> None:
         """Commands of the control session, past psycopg, which forgets what is prepared when it sees a DROP."""
@@ -294,9 +334,9 @@ def _kept(operation: Operation[Any], into: list[str]) -> Operation[Any]:
     """The same operation; what it sends is noted as SQL."""
     requests_of = requests(operation)
     try:
-        request = next(requests_of)
+        sent = next(requests_of)
         while True:
-            match request:
+            match sent.request:
                 case Call(statement, arguments):
                     into.append(f"{literal(statement, arguments)};")
                 case Begin():
@@ -304,11 +344,11 @@ def _kept(operation: Operation[Any], into: list[str]) -> Operation[Any]:
                 case Commit():
                     into.append("COMMIT;")
             try:
-                rows = yield request
+                rows = yield sent.request
             except psycopg.Error as error:
-                request = requests_of.throw(error)
+                sent = requests_of.throw(error)
             else:
-                request = requests_of.send(rows)
+                sent = requests_of.send(rows)
     except StopIteration as stop:
         return stop.value
 
@@ -326,6 +366,7 @@ class _Ledger:
         self._decoder = Decoder()
         self._run = 0
         self._runs: dict[int, list[Transaction]] = {}
+        self._starts: dict[int, tuple[Transaction, ...]] = {}
 
     def until(self, number: int) -> Mapping[int, Sequence[Transaction]]:
         """The transactions by run, up to the mark of that number. Raises Uncontrolled where it does not come."""
@@ -340,15 +381,24 @@ class _Ledger:
                 raise Uncontrolled("the write-ahead log was not decoded in time")
         return self._runs
 
+    def started(self, number: int | None) -> tuple[Transaction, ...]:
+        """What the set-up of that run committed; nothing where there was none apart."""
+        return () if number is None else self._starts[number]
+
     def forget(self, number: int) -> None:
-        """What was judged needs no remembering."""
+        """What was judged needs no remembering; the last set-ups do."""
         self._runs = {run: found for run, found in self._runs.items() if run >= number}
+        self._starts = {run: self._starts[run] for run in sorted(self._starts)[-MAX_STARTS:]}
 
     def _take(self, transaction: Transaction) -> None:
         for change in transaction.changes:
             if change.relation.name == MARKS and change.new is not None:
-                self._run = int(change.new[1] or 0)
-                self._runs[self._run] = []
+                number = int(change.new[1] or 0)
+                if number < 0:
+                    self._starts[-number] = tuple(self._runs[-number])
+                else:
+                    self._run = number
+                    self._runs[number] = []
                 return
         self._runs.setdefault(self._run, []).append(transaction)
 
@@ -396,12 +446,3 @@ _TABLES: Final = """
 SELECT c.relname FROM pg_class AS c INNER JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = 'public' AND c.relkind = 'r' AND c.relname NOT LIKE 'pgreferee%' ORDER BY 1
 """
-
-
-def _sequences(control: psycopg.Connection[Any]) -> str:
-    """The statements that let every sequence begin anew, so that a row has the same id in every run."""
-    rows = control.execute(
-        "SELECT c.relname FROM pg_class AS c INNER JOIN pg_namespace AS n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = 'public' AND c.relkind = 'S' ORDER BY 1"
-    ).fetchall()
-    return "".join(f"SELECT setval('{name}', 1, false); " for (name,) in rows)

@@ -19,7 +19,7 @@ import re
 import select
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import psycopg
 from psycopg import errors, pq
@@ -30,7 +30,7 @@ from engine.sessions import describe_error
 from engine.statements import Statement
 from invariants.history.operations import Operation as Recorded
 from stress.schedules.actions import Action, Answer, World
-from stress.schedules.gates import NOTICE, calls_function, only_reads, touched
+from stress.schedules.gates import GATES, NOTICE, calls_function, only_reads, touched
 from stress.schedules.search import Effect
 
 SessionState = Literal["ready", "gate", "running", "blocked", "finished", "dead"]
@@ -43,11 +43,22 @@ LIFTED: Final = ("picker/flush_patience", "relay/patience")
 
 # Of `log_lock_waits`: the server's word that a statement waits, after it has looked for a deadlock.
 STILL_WAITING: Final = " still waiting for "
+# It says so of a gate's lock, too, perhaps when the gate is open by then.
+AT_A_GATE: Final = f",{GATES},"
 # What a step says of a statement that is a transaction of its own, and not committed yet.
 OPEN: Final = "not committed yet"
 
 Rows = list[tuple[Any, ...]]
-Program = Generator[Request, Rows, None]
+
+
+class Sent(NamedTuple):
+    """A request, and whether it goes out in one message with the one before it, whose answer it does not wait for."""
+
+    request: Request
+    along: bool
+
+
+Program = Generator[Sent, Rows, None]
 
 
 class Link:
@@ -61,8 +72,9 @@ class Link:
         self.tables = tables
         # The lock of its gate that it stands at.
         self.at_lock: int | None = None
-        # Whether the server has said of its present statement that it waits, and has looked for a deadlock.
-        self.waits = False
+        # Whether the server has said of its present statement that it waits, and has looked for a deadlock: just now,
+        # and ever.
+        self.waits = self.told = False
         self._prepared: dict[bytes, tuple[bytes, Effect]] = {}
         self.connection.add_notice_handler(self._notice)
         for setting in settings:
@@ -73,8 +85,8 @@ class Link:
         said = notice.message_primary or ""
         if said.startswith(NOTICE):
             self.at_lock = int(said.removeprefix(NOTICE))
-        elif STILL_WAITING in said:
-            self.waits = True
+        elif STILL_WAITING in said and AT_A_GATE not in said:
+            self.waits = self.told = True
 
     def prepared(self, statement: Statement) -> tuple[bytes, Effect]:
         """The name under which it is prepared, and what it touches: what it sees, and what it locks or changes."""
@@ -108,16 +120,16 @@ class Link:
         """Run an operation to its end, waiting for every answer. Raises what the operation does not handle."""
         program = requests(operation)
         try:
-            request = next(program)
+            sent = next(program)
             while True:
                 try:
-                    rows = self._send(request)
+                    rows = self._send(sent.request)
                 except psycopg.Error as error:
                     if self.in_transaction():
                         self.execute(b"ROLLBACK")
-                    request = program.throw(error)
+                    sent = program.throw(error)
                 else:
-                    request = program.send(rows)
+                    sent = program.send(rows)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -194,6 +206,8 @@ class Session:
         self._record = record
         self._program: Program | None = None
         self._pending: Request | None = None
+        # Whether the statement that comes next goes out with the one before it.
+        self.along = False
         self._begin = False
         self._whole = whole
         self._past_gate = False
@@ -251,7 +265,7 @@ class Session:
             pgconn.send_query(b"COMMIT")
             self._keep("COMMIT")
         self.effect |= Effect(saw=self._touches.saw)
-        self.link.waits = self._past_gate = False
+        self.link.waits = self.link.told = self._past_gate = False
         self._flushed()
         self.state = "running"
 
@@ -265,7 +279,7 @@ class Session:
 
     def passed(self) -> None:
         """The gate was opened."""
-        self.link.at_lock, self.link.waits = None, False
+        self.link.at_lock, self.link.waits, self.link.told = None, False, False
         self._past_gate = True
         self.state = "running"
 
@@ -380,24 +394,26 @@ class Session:
         self._program = program()
         self._advance(next)
 
-    def _advance(self, move: Callable[[Program], Request]) -> None:
+    def _advance(self, move: Callable[[Program], Sent]) -> None:
         """Let the program take its answer, and come to its next statement, or to the end of its action."""
         assert self._program is not None
         try:
-            pending = move(self._program)
+            sent = move(self._program)
+            self.along = sent.along
             while True:
-                if isinstance(pending, Begin):
+                if isinstance(sent.request, Begin):
                     self._begin = True
-                elif isinstance(pending, Call) and pending.statement.name in LIFTED:
+                elif isinstance(sent.request, Call) and sent.request.statement.name in LIFTED:
                     pass
                 else:
                     break
-                pending = self._program.send([])
+                sent = self._program.send([])
+                self.along = self.along and sent.along
         except StopIteration:
             self._program, self._pending = None, None
             self.state = "ready" if self._actions else "finished"
             return
-        self._pending = pending
+        self._pending = sent.request
         self.state = "ready"
 
     def died(self) -> None:
@@ -416,7 +432,7 @@ class Session:
         self.state = "finished"
 
 
-def requests(operation: Operation[Any]) -> Generator[Request, Rows, Any]:
+def requests(operation: Operation[Any]) -> Generator[Sent, Rows, Any]:
     """An operation's requests one by one: of those that are sent together, too, others may come in between. A server
     gets them one by one as well, and a libpq without pipelines sends them so."""
     try:
@@ -425,10 +441,10 @@ def requests(operation: Operation[Any]) -> Generator[Request, Rows, Any]:
             try:
                 if isinstance(pending, tuple):
                     answer: Any = []
-                    for request in pending:
-                        answer.append((yield request))
+                    for place, request in enumerate(pending):
+                        answer.append((yield Sent(request, place > 0)))
                 else:
-                    answer = yield pending
+                    answer = yield Sent(pending, False)
             except psycopg.Error as error:
                 pending = operation.throw(error)
             else:

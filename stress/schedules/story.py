@@ -1,7 +1,8 @@
 """A schedule told to a person: a table with one column per session, and why it went as it did. Pure.
 
-A stop at a gate, or before the commit of a statement by itself, that no other session used is no step of the story: the
-statement is told as one.
+What a session sends in one message, or does in one statement, is one step where no other session came in between: a
+stop at a gate, before the commit of a statement by itself, or between two statements that the engine sends together, is
+a step of the story only where somebody used it.
 """
 
 from __future__ import annotations
@@ -61,6 +62,16 @@ def told(steps: Sequence[Step]) -> list[Told]:
                 open=step.came.endswith(OPEN),
                 others=step.others,
                 step=replace(step, what=last.step.what),
+            )
+            continue
+        if last is not None and step.along and last.session == name and not step.choice.dies:
+            came = f"{last.step.came}; {step.came}"
+            found[-1] = replace(
+                last,
+                text=f"{last.text}; {step.statement} → {step.came}",
+                stops=stops,
+                others=(*last.others, *step.others),
+                step=replace(step, came=came, committed=(*last.step.committed, *step.committed)),
             )
             continue
         came = "takes its snapshot" if stops else step.came

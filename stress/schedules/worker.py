@@ -27,7 +27,8 @@ from stress.schedules.search import Choice, Diverged, Exhaustive, Fixed, Search,
 from stress.schedules.shrink import Candidate, Failing, shrink
 from stress.schedules.stored_pairs import STORED_PAIRS
 
-# Runs that are judged at once.
+# Runs that are judged at once: few at first, for what fails often does so at once.
+FIRST_BATCH: Final = 8
 BATCH: Final = 40
 # How long a task is worked at before the others get their turn, and how often in a row a path may diverge before it
 # is given up.
@@ -93,12 +94,15 @@ class Found:
 
 
 class Worker:
-    """A lab and what is asked of it."""
+    """A lab and what is asked of it. `shrinking_s`: how long a failing schedule is made smaller, at most."""
 
-    def __init__(self, lab: Lab, mutant: Mutant | None, postgres: str) -> None:
+    def __init__(
+        self, lab: Lab, mutant: Mutant | None, postgres: str, *, shrinking_s: float = MAX_SHRINK_S
+    ) -> None:
         self._lab = lab
         self._mutant = mutant
         self._postgres = postgres
+        self._shrinking_s = shrinking_s
 
     def turn(self, task: Task, seconds: float = CHUNK_S) -> Found:
         """Work at a task for a while, or until it is over, or a schedule fails."""
@@ -113,7 +117,8 @@ class Worker:
 
     def _batch(self, race: Race, task: Task, found: Found, until: float) -> list[tuple[Race, Run]]:
         batch: list[tuple[Race, Run]] = []
-        while len(batch) < BATCH and not task.over and (not batch or time.monotonic() < until):
+        most = min(BATCH, max(FIRST_BATCH, task.runs))
+        while len(batch) < most and not task.over and (not batch or time.monotonic() < until):
             batch.append((race, self._run(race, task, found)))
             if found.unknown is not None:
                 break
@@ -148,8 +153,6 @@ class Worker:
     def _judge(self, race: Race, task: Task, batch: list[tuple[Race, Run]], found: Found) -> None:
         failing: list[Judged] = []
         for judged in self._lab.judged(batch):
-            if not judged.run.complete:
-                continue
             found.checked.update({j.invariant: j.checked for j in judged.report.judgements})
             found.blocked += judged.run.blocked
             found.answers.add(judged.outcome)
@@ -192,11 +195,10 @@ class Worker:
         found.rows = story.table(steps, found.sessions)
         found.reasons = story.reasons(steps)
         found.steps = len(found.rows)
-        # The tester's sessions have no stops inside of functions.
-        if found.confirmed and not race.inner:
+        if found.confirmed:
             schema = (*self._lab.schema, *([f"{ROW_GATE};"] if race.row_gates else []))
             found.spec = isolation_spec(
-                found.schedule, schema, last.run.setup, last.run.steps, PLANNERS[task.planner]
+                found.schedule, schema, last.run.setup, last.run.steps, PLANNERS[task.planner], last.run.told
             )
 
     def _smallest(
@@ -204,7 +206,7 @@ class Worker:
     ) -> tuple[Candidate, Judged]:
         known = set() if self._mutant is None else set(self._mutant.caught_by)
         wanted = set(judged.violated) & known or set(judged.violated)
-        until = time.monotonic() + MAX_SHRINK_S
+        until = time.monotonic() + self._shrinking_s
 
         def probe(candidate: Candidate) -> Failing | None:
             if time.monotonic() > until:
@@ -242,5 +244,5 @@ def take(
         lab.run(race, planner, Fixed(choices), deaths=deaths, into=run)
     except Uncontrolled:
         run.complete = False
-    [judged] = lab.judged([(race, run)])
-    return judged if run.complete else None
+    judged = lab.judged([(race, run)])
+    return judged[0] if judged else None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from invariants.mutants import REGISTRY
+from stress.schedules.catches import HISTORY, MAX_STEPS
 from stress.schedules.coverage import CAUGHT_BY_RACE
 from stress.schedules.lab import Lab
 from stress.schedules.pairs import PAIRS
@@ -20,6 +21,8 @@ from stress.schedules.worker import Task, Worker, races, take
 RARE = {
     "flush-locks-late": "claimer node node flusher claimer flusher claimer flusher",
 }
+# For a budget of schedules, not of time.
+FOREVER_S = 600.0
 # Runs for the sound engine, each.
 SOUND_RUNS = 6
 
@@ -28,11 +31,24 @@ SOUND_RUNS = 6
 def test_the_mutant_is_caught_by_exploring_its_race(
     mutant: str, open_mutant_lab: Callable[[str], Lab]
 ) -> None:
-    looked = Worker(open_mutant_lab(mutant), REGISTRY[mutant], "")
-    found = looked.turn(Task(CAUGHT_BY_RACE[mutant], "generic", 0, Exhaustive(), 500), 60.0)
+    looked = Worker(open_mutant_lab(mutant), REGISTRY[mutant], "", shrinking_s=FOREVER_S)
+    found = looked.turn(Task(CAUGHT_BY_RACE[mutant], "generic", 0, Exhaustive(), 500), FOREVER_S)
     assert found.schedule is not None
     assert found.confirmed, found.unknown
     assert set(found.schedule.violated) & set(REGISTRY[mutant].caught_by)
+    # What the picker's history knows shows in few steps.
+    assert mutant not in HISTORY or found.steps <= MAX_STEPS, found.rows
+
+
+@pytest.mark.parametrize(
+    "race", ["gates-from-both-ends", "lowered-gate-credited", "reaped-row-goes-on", "late-spawn-meets-join"]
+)
+def test_the_sound_engine_holds_in_every_schedule_of(race: str, lab: Lab) -> None:
+    task = Task(race, "generic", 0, Exhaustive(), 500)
+    found = Worker(lab, None, "").turn(task, FOREVER_S)
+    assert task.search.exhausted
+    assert found.schedule is None, found.schedule
+    assert found.unknown is None
 
 
 @pytest.mark.parametrize("mutant", RARE)

@@ -143,16 +143,29 @@ def test_a_spec_stops_and_goes_on_in_the_order_of_the_schedule() -> None:
         step("b", "1 row", sql=("DELETE FROM t",)),
         step("a", "1 row", began=False),
     ]
-    spec = isolation_spec(schedule(), ["CREATE TABLE t ()"], ["INSERT INTO t VALUES (1)"], steps, {})
-    assert spec is not None
+    spec = isolation_spec(
+        schedule(), ["CREATE TABLE t ()"], ["INSERT INTO t VALUES (1)"], steps, {}, {"a": {"gate.row": "7"}}
+    )
+    assert "SET gate.row = '7';" in spec
     assert r"UPDATE t SET x = E'\x7b\x7d'" in spec
     permutation = spec.splitlines()[-1]
-    assert permutation == "permutation a_1_stops a_1_1 a_1_2 b_2 open_3 close_3 jobs inbox counters"
+    assert permutation == "permutation a_1_stops a_1_1 a_1_2 b_2 open_3 jobs inbox counters"
 
 
-def test_a_schedule_in_which_a_session_dies_has_no_spec() -> None:
+@pytest.mark.parametrize(
+    ("came", "state", "ends"),
+    [("1 row", "ready", "pg_terminate_backend"), (STOPS, "gate", "pg_cancel_backend")],
+)
+def test_in_a_spec_a_session_is_terminated_between_two_statements_and_cancelled_inside_of_one(
+    came: str, state: str, ends: str
+) -> None:
+    begins = step("a", came, sql=("UPDATE t SET x = 1",), states=(("a", state, ()), ("b", "ready", ())))
     dies = Step(Choice("a", dies=True), "dies", "", True, (), "", (), READY)
-    assert isolation_spec(schedule(), [], [], [dies], {}) is None
+    unseen = Step(Choice("b", dies=True), "dies", "", True, (), "", (), READY)
+    spec = isolation_spec(schedule(), [], [], [begins, dies, unseen], {}, {})
+    assert ends in spec
+    assert spec.splitlines()[-1].endswith("a_1 a_2_dies jobs inbox counters")
+    assert "session b" not in spec
 
 
 def test_a_gate_in_a_text_stands_before_the_first_locking_scan() -> None:

@@ -16,6 +16,7 @@ _BY_ID = {
     "enable_mergejoin": "off",
 }
 _BY_TABLE = {"enable_indexscan": "off", "enable_indexonlyscan": "off", "enable_seqscan": "off"}
+_NAMED = {"children": (job(correlation_key="k", queue="children"),), "step": "join"}
 _FAMILY = (
     insert("p"),
     claim("c"),
@@ -115,6 +116,23 @@ RACES = (
         stops=("client",),
         invariants=("join-exact", "no-deadlock"),
         covers=(("flush childs", "flush done"), ("flush childs", "signal"), ("flush childs", "reap")),
+    ),
+    Race(
+        name="late-spawn-meets-join",
+        summary="a batch that spawns comes late: one of its outcomes was sent again, and the child that it made ends",
+        # The child holds the identity that the late batch wants for another parent.
+        setup=(insert("a"), insert("p"), claim("f")),
+        sessions={
+            "late": (flush("f", Outcome("childs", "a", _NAMED), Outcome("childs", "p", _NAMED)),),
+            "again": (
+                flush("f", Outcome("childs", "p", _NAMED)),
+                claim("x", queue="children"),
+                flush("x", Outcome("done")),
+            ),
+        },
+        stops=("late",),
+        invariants=("join-exact", "no-deadlock"),
+        covers=(("flush childs", "flush done"), ("flush childs", "flush childs")),
     ),
     Race(
         name="family-collected",

@@ -9,6 +9,7 @@ from stress.schedules.actions import (
     claim,
     credit,
     flush,
+    go_on,
     heartbeat,
     insert,
     reap,
@@ -31,6 +32,32 @@ def _gated(count: int, key: str = "g:1", first: int = 0) -> tuple[Action, ...]:
 def _pick(label: str, **options: int) -> tuple[Action, ...]:
     """What a scheduler does: claim, ask the limiter, give back what may not start."""
     return (claim(label, **options), admit(label), release(label, denied=True))  # type: ignore[arg-type]
+
+
+# Two orders of one scan: by the index of the counters, and as they lie in the table.
+_BY_KEY = {
+    "enable_hashagg": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+}
+_BY_TABLE = {
+    "enable_mergejoin": "off",
+    "enable_indexscan": "off",
+    "enable_indexonlyscan": "off",
+    "enable_bitmapscan": "off",
+}
+
+
+def _wants(label: str, *keys: str) -> tuple[Action, ...]:
+    """A claim of a row for each key, which has not asked yet."""
+    return (*(insert(f"{label} {key}", concurrency_key=key) for key in keys), claim(label))
+
+
+def _made(*keys: str) -> tuple[Action, ...]:
+    """The counters of keys, made in this order by a row each."""
+    return tuple(action for key in keys for action in (*_wants(key, key), admit(key)))
 
 
 def _done(label: str) -> tuple[Action, ...]:
@@ -353,5 +380,61 @@ RACES = (
         stops=("one", "two"),
         invariants=("gate-cap",),
         covers=(("admit", "reconcile"), ("admit", "admit")),
+    ),
+    Race(
+        name="lowered-gate-credited",
+        summary="two rows of a gate whose capacity was lowered have ended, and both slots are given back at once",
+        setup=(
+            sync_config(),
+            *_gated(3),
+            claim("a", batch=1),
+            claim("b", batch=1),
+            admit("a"),
+            admit("b"),
+            sync_config(Gate("g", 1)),
+            reconcile(),
+            flush("a", Outcome("done")),
+            flush("b", Outcome("done")),
+        ),
+        sessions={"one": (credit("a"),), "two": (credit("b"),)},
+        limits=TWO,
+        finish=(claim("c"), admit("c"), reconcile()),
+        invariants=("gate-cap", "slot-conservation", "contention-quiet"),
+        covers=(("credit", "credit"),),
+    ),
+    Race(
+        name="gates-from-both-ends",
+        summary="two admissions whose plans find two gates from both ends, one of them held between them by a credit",
+        # By the index g:1, g:2, g:3; in the table g:3 comes first. The credit holds g:2.
+        setup=(
+            sync_config(),
+            *_made("g:3", "g:2", "g:1"),
+            flush("g:2", Outcome("done")),
+            *_wants("a", "g:1", "g:2", "g:3"),
+            *_wants("b", "g:1", "g:3"),
+        ),
+        sessions={"ender": (credit("g:2"),), "one": (admit("a"),), "two": (admit("b"),)},
+        settings={"one": _BY_KEY, "two": _BY_TABLE},
+        stops=("ender",),
+        limits=(Gate("g", 3),),
+        invariants=("gate-cap", "no-deadlock"),
+        covers=(("admit", "admit"), ("admit", "credit")),
+    ),
+    Race(
+        name="reaped-row-goes-on",
+        summary="a row was reaped and claimed again; its first owner goes on in line, and a sibling of its key waits",
+        setup=(
+            sync_config(),
+            insert("r", concurrency_key="k"),
+            claim("c", lease_ms=EXPIRED_MS),
+            reap(),
+            claim("d"),
+            insert("s", concurrency_key="k"),
+        ),
+        sessions={"late": go_on("c", "g:1"), "picker": (claim("e"),)},
+        limits=ONE,
+        invariants=("k1-exclusion", "single-owner"),
+        contends=False,
+        covers=(("flush continue", "claim"),),
     ),
 )
