@@ -58,6 +58,7 @@ FRONT_DOORS = {
     "explore": ("stress explore", "Take races through their schedules, step by step, and judge every one."),
     "replay": ("stress replay", "Take a recorded schedule again."),
     "fuzz": ("models", "Hold the engine against the models until the time is up."),
+    "mutants": ("stress mutants", "Show every mutant to the instruments, and the sound engine too."),
     "check": ("invariants check", "Judge a recorded run again."),
     "plans": ("results plans capture", "Capture the plans of every statement, and check their shapes."),
     "compare": ("results plans compare", "Compare two captures of plans."),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import count
 from typing import Literal
 
@@ -21,6 +22,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis.errors import Flaky, HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from engine.picker import Picker
 from engine.statements import Catalogue
 from models.coordination_machine import coordination_machine
 from models.limiter_machine import limiter_machine
@@ -98,17 +100,19 @@ def fuzz(
     schema: Sequence[str] = (),
     shrink_seconds: float = float("inf"),
     rounds: int | None = None,
+    pickers: Callable[[Catalogue | None], Picker] = Picker,
 ) -> Finding:
     """Run one machine on an empty database for about `seconds`, `shrink_seconds` of them at most on a smaller example.
 
     `rounds` ends it earlier: so many rounds are the same work on a slow machine and on a fast one.
 
-    `catalogue` puts other statements in the place of the engine's; `schema` are run after its migrations.
+    `catalogue` puts other statements in the place of the engine's; `schema` are run after its migrations; `pickers`
+    makes the picker that the machine `coordination` works with.
 
     Raises ValueError for a database that is not empty, and psycopg.OperationalError where it cannot be reached at the
     start.
     """
-    with _bound(machine, dsn, catalogue, schema) as bound:
+    with _bound(machine, dsn, catalogue, schema, pickers) as bound:
         began = time.monotonic()
         tally = Tally(deadline=began + seconds, shrink_seconds=shrink_seconds)
         for done in count(1):
@@ -124,12 +128,20 @@ def fuzz(
 
 
 @contextmanager
-def _bound(machine: str, dsn: str, catalogue: Catalogue | None, schema: Sequence[str]) -> Iterator[Binding]:
+def _bound(
+    machine: str,
+    dsn: str,
+    catalogue: Catalogue | None,
+    schema: Sequence[str],
+    pickers: Callable[[Catalogue | None], Picker],
+) -> Iterator[Binding]:
     if machine in OPENED:
         with OPENED[machine](dsn, catalogue, schema) as binding:
             yield binding
         return
     factory, start = MACHINES[machine]
+    if factory is coordination_machine:
+        factory = partial(coordination_machine, picker=pickers)
     with Sessions.opened(dsn, start, schema) as sessions:
         yield lambda tally: factory(sessions, tally, catalogue)
 

@@ -1,5 +1,5 @@
-"""Questions for the mutants of the transport, the relay and the sweeper: each has one right answer, and its mutant gives
-another."""
+"""Questions for the mutants of the transport, the relay and the sweeper: each has one right answer, and its mutant
+gives another."""
 
 from __future__ import annotations
 
