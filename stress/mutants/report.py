@@ -55,12 +55,12 @@ def sentences(matrix: Matrix) -> Iterator[str]:
     yield "first to catch: " + ", ".join(f"{name} {count}" for name, count in counts.items() if count)
     for name in matrix.survivors:
         row = matrix.rows[name]
-        told = [
+        said = [
             f"{seen.instrument}: {seen.sight} {seen.detail}".strip()
             for seen in row.seen
             if seen.sight != "apart"
         ]
-        yield f"SURVIVOR {name}: {'; '.join(told) or 'shown to nobody'}"
+        yield f"SURVIVOR {name}: {'; '.join(said) or 'shown to nobody'}"
     for instrument, item in matrix.accused:
         told = "; ".join(matrix.control[instrument, item].evidence)
         yield f"THE SOUND ENGINE IS ACCUSED by {instrument} ({item}): {told}"
