@@ -113,17 +113,52 @@ def fuzz(
     start.
     """
     with _bound(machine, dsn, catalogue, schema, pickers) as bound:
-        began = time.monotonic()
-        tally = Tally(deadline=began + seconds, shrink_seconds=shrink_seconds)
-        for done in count(1):
-            verdict, reason, evidence = _round(bound(tally), tally, seed, profile)
-            spent = time.monotonic() - began
-            if verdict != "held" or spent >= seconds or done == rounds:
-                found = None if tally.first_failure is None else tally.first_failure - began
-                return Finding(
-                    machine, verdict, reason, tally.steps, tally.examples, spent, seed, evidence, found
-                )
-            seed += 1
+        return fuzz_bound(
+            machine,
+            bound,
+            seconds=seconds,
+            seed=seed,
+            profile=profile,
+            shrink_seconds=shrink_seconds,
+            rounds=rounds,
+        )
+
+
+def bind(
+    machine: str,
+    sessions: Sessions,
+    catalogue: Catalogue | None,
+    pickers: Callable[[Catalogue | None], Picker] = Picker,
+) -> Binding:
+    """Binds a machine of `MACHINES` to sessions that are open already, and may serve one machine after the other."""
+    factory, _ = MACHINES[machine]
+    if factory is coordination_machine:
+        factory = partial(coordination_machine, picker=pickers)
+    return lambda tally: factory(sessions, tally, catalogue)
+
+
+def fuzz_bound(
+    machine: str,
+    bound: Binding,
+    *,
+    seconds: float,
+    seed: int,
+    profile: Profile = PROFILES["ci"],
+    shrink_seconds: float = float("inf"),
+    rounds: int | None = None,
+) -> Finding:
+    """As `fuzz`, of a machine that is bound already."""
+    began = time.monotonic()
+    tally = Tally(deadline=began + seconds, shrink_seconds=shrink_seconds)
+    for done in count(1):
+        verdict, reason, evidence = _round(bound(tally), tally, seed, profile)
+        spent = time.monotonic() - began
+        if verdict != "held" or spent >= seconds or done == rounds:
+            found = None if tally.first_failure is None else tally.first_failure - began
+            return Finding(
+                machine, verdict, reason, tally.steps, tally.examples, spent, seed, evidence, found
+            )
+        seed += 1
     raise AssertionError("unreachable: the loop ends by returning")
 
 
@@ -139,11 +174,8 @@ def _bound(
         with OPENED[machine](dsn, catalogue, schema) as binding:
             yield binding
         return
-    factory, start = MACHINES[machine]
-    if factory is coordination_machine:
-        factory = partial(coordination_machine, picker=pickers)
-    with Sessions.opened(dsn, start, schema) as sessions:
-        yield lambda tally: factory(sessions, tally, catalogue)
+    with Sessions.opened(dsn, MACHINES[machine][1], schema) as sessions:
+        yield bind(machine, sessions, catalogue, pickers)
 
 
 def _round(

@@ -16,6 +16,7 @@ from results.runs import runs_folder
 from stress.config import SUBJECTS, checked
 from stress.display import Display
 from stress.faults import FAULTS
+from stress.mutants.ablation_command import ablate_command
 from stress.mutants.command import mutants_command
 from stress.scenarios import SCENARIOS
 from stress.schedules.commands import explore_command, replay_command
@@ -95,6 +96,7 @@ def run_command(
 
 stress.add_command(explore_command)
 stress.add_command(mutants_command)
+stress.add_command(ablate_command)
 stress.add_command(replay_command)
 
 

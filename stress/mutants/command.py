@@ -153,7 +153,7 @@ def mutants_command(
     began = time.monotonic()
     with signals_stop():
         try:
-            with Pool(min(workers, len(asks)), pg, open_bench, work) as pool, _Bar(len(asks), quiet) as bar:
+            with Pool(min(workers, len(asks)), pg, open_bench, work) as pool, Bar(len(asks), quiet) as bar:
                 for ask, answer in pool.answers(asks):
                     _take_in(matrix, ask, answer)
                     bar.step(ask.mutant or f"the sound engine: {ask.instruments[0]} {ask.item}")
@@ -217,7 +217,7 @@ def _machine() -> str:
     return f"{os.cpu_count()} cores under a load of {load:.1f}"
 
 
-class _Bar:
+class Bar:
     """A bar on a terminal, nothing elsewhere; on standard error."""
 
     def __init__(self, total: int, quiet: bool) -> None:
@@ -228,7 +228,7 @@ class _Bar:
         )  # fmt: skip
         self._task = self._progress.add_task("starting", total=total)
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Bar:
         self._progress.start()
         return self
 

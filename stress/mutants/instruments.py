@@ -79,6 +79,11 @@ class Bench:
         with fresh_database(self.server) as dsn:
             yield dsn
 
+    def script(self, mutant: Mutant | None, name: str) -> taking.Taken:
+        """Take one script."""
+        with tempfile.TemporaryDirectory(prefix="pgreferee-script-") as folder, self.database() as dsn:
+            return taking.take(name, mutant, dsn, Path(folder))
+
     def plans(self) -> tuple[str, Capture]:
         """A database that is filled for plans, and the capture of the sound statements."""
         if self._plans is None:
@@ -132,7 +137,7 @@ def by_script(bench: Bench, mutant: Mutant, _seed: int) -> Seen:
 
 
 def _scripted(bench: Bench, mutant: Mutant | None, name: str) -> Seen:
-    taken = _take(bench, name, mutant)
+    taken = bench.script(mutant, name)
     sight: Sight = "held" if taken.verdict == "held" else "unknown"
     if taken.verdict == "violated" and (mutant is None or _is_known(mutant, taken.violated)):
         sight = "caught"
@@ -145,11 +150,6 @@ def _scripted(bench: Bench, mutant: Mutant | None, name: str) -> Seen:
 def _is_known(mutant: Mutant, violated: Sequence[str]) -> bool:
     """Whether it was caught by what it names; a wrong answer to a question has no name."""
     return not violated or bool(set(violated) & set(mutant.caught_by))
-
-
-def _take(bench: Bench, name: str, mutant: Mutant | None) -> taking.Taken:
-    with tempfile.TemporaryDirectory(prefix="pgreferee-script-") as folder, bench.database() as dsn:
-        return taking.take(name, mutant, dsn, Path(folder))
 
 
 # ----------------------------------------------------------------------------------------------------- model
