@@ -59,6 +59,7 @@ FRONT_DOORS = {
     "replay": ("stress replay", "Take a recorded schedule again."),
     "fuzz": ("models", "Hold the engine against the models until the time is up."),
     "mutants": ("stress mutants", "Show every mutant to the instruments, and the sound engine too."),
+    "ablate": ("stress ablate", "Take one thing out of the SQL at a time, and see who notices."),
     "check": ("invariants check", "Judge a recorded run again."),
     "plans": ("results plans capture", "Capture the plans of every statement, and check their shapes."),
     "compare": ("results plans compare", "Compare two captures of plans."),

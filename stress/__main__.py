@@ -16,8 +16,7 @@ from results.runs import runs_folder
 from stress.config import SUBJECTS, checked
 from stress.display import Display
 from stress.faults import FAULTS
-from stress.mutants.ablation_command import ablate_command
-from stress.mutants.command import mutants_command
+from stress.mutants.command import ablate_command, mutants_command
 from stress.scenarios import SCENARIOS
 from stress.schedules.commands import explore_command, replay_command
 

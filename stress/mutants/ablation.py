@@ -28,7 +28,9 @@ from engine.statements import Catalogue
 from invariants.mutants import Mutant, Patch
 from stress.mutants.concerns import functions_of_schema
 
-Kind = Literal["conjunct", "lock", "skip", "order", "conflict", "distinct", "constraint", "not-null", "index"]
+Kind = Literal[
+    "conjunct", "lock", "skip", "order", "conflict", "distinct", "constraint", "not-null", "index", "nothing"
+]  # fmt: skip
 
 _OPENING: Final = frozenset(("WHERE", "ON", "HAVING"))
 # What ends a condition, in the same parentheses.
@@ -238,6 +240,14 @@ def of_functions() -> Iterator[Variant]:
             text = head + mark + cut_out(body, cut, parameters=False) + end
             old = whole.removesuffix(";\n") + ";\n"
             yield Variant(where, cut.kind, line, nth, _mutant(where, functions={where: (Patch(old, text),)}))
+
+
+def untouched(catalogue: Catalogue, areas: Mapping[str, object]) -> Iterator[Variant]:
+    """Every statement as it is: nothing may notice these."""
+    for where in catalogue:
+        if where.partition("/")[0] in areas:
+            patches = {where: (Patch(catalogue[where].text, catalogue[where].text),)}
+            yield Variant(where, "nothing", "", 1, _mutant(where, statements=patches))
 
 
 def _mutant(

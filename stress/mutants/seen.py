@@ -11,6 +11,8 @@ Sight = Literal["caught", "held", "unknown", "apart"]
 Instrument = Literal["script", "model", "explore", "swarm", "plans"]
 # From the cheapest to the dearest. Plans come last because what breaks anything else is nothing to them.
 INSTRUMENTS: Final[tuple[Instrument, ...]] = ("script", "model", "explore", "swarm", "plans")
+# Of `--full`: how often an instrument that draws is asked.
+FULL_SEEDS: Final = 3
 STEPS: Final[dict[Instrument, str]] = {
     "script": "scripts",
     "model": "operations",

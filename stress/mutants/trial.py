@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from engine.postgres import Server, fresh_database
 from engine.schema import migrate
@@ -104,8 +105,9 @@ class Ground:
 
     @cached_property
     def lab(self) -> Lab:
-        """For races."""
-        return Lab(self.stack.enter_context(fresh_database(self.server)), self.stack, None)
+        """For races. Between two of them the stream of the log may be silent for long."""
+        dsn = self.stack.enter_context(fresh_database(self.server))
+        return Lab(make_conninfo(dsn, options="-c wal_sender_timeout=0"), self.stack, None)
 
     @cached_property
     def senders(self) -> dict[str, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 from engine.store import Execution, Spawn, TimerOp
 from engine.transport import Message
@@ -111,6 +112,17 @@ def relay_dies(depot: Depot) -> None:
     depot.courier("mortal").deliver(2)
     one.commit(execution, [emit("b", "e2")])
     depot.courier("relay").deliver()
+    consume_all(depot)
+
+
+def consume_all(depot: Depot) -> None:
+    """Take and acknowledge whatever waits, so that nothing is left to do."""
+    transport = depot.transport("last")
+    for number in count():
+        message = transport.claim(token=f"last {number}")
+        if message is None:
+            return
+        transport.ack(message.group_id, message.seq, message.token)
 
 
 def late_commit(depot: Depot) -> None:
@@ -125,6 +137,7 @@ def late_commit(depot: Depot) -> None:
         one.commit(draft("a"), [emit("y", "e2")])
         relay.deliver()
     relay.deliver()
+    consume_all(depot)
 
 
 def relays_at_one_target(depot: Depot) -> None:

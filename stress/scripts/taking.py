@@ -11,7 +11,7 @@ from typing import Final
 import psycopg
 
 from engine.statements import Catalogue
-from invariants.mutants import Mutant
+from invariants.mutants import DriftedPatchError, Mutant
 from invariants.mutants.protocol import picker_of
 from invariants.verdict import Report, Verdict
 from stress.scripts import SCRIPTS, TO_REST, store
@@ -75,6 +75,8 @@ def ask_form(name: str, mutant: Mutant | None, dsn: str) -> Taken:
 def _guarded(script: Callable[[], Taken]) -> Taken:
     try:
         return script()
+    except DriftedPatchError as error:
+        return Taken("unknown", evidence=(f"the script looks for a text that is gone: {error}",))
     except _DEPARTS as error:
         return Taken("violated", evidence=(f"the script broke off: {type(error).__name__}: {error}",))
     except _STOPS as error:
