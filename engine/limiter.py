@@ -21,6 +21,7 @@ Rules (picker.md §3, §6, §7):
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -49,6 +50,11 @@ MAX_SHARDS = 1_024
 IDLE_GATE_MS = 60_000.0
 # Keys that one transaction counts; it holds all of their shards meanwhile.
 COUNTED_KEYS = 200
+
+
+def cold_lock(kind: str, key: str) -> int:
+    """Which of the 4,096 locks decides who makes the shards of a cold key (`limiter/admit`)."""
+    return int(hashlib.sha256(f"{kind} {key}".encode()).hexdigest()[:3], 16)
 
 
 class InvalidLimit(ValueError):

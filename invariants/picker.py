@@ -15,8 +15,9 @@ from invariants.contention import ContentionQuiet, NoDeadlock
 from invariants.ledger.pgoutput import Row
 from invariants.lifecycle import GcSafe, IdentityUnique, Lifecycle, NoLostJob, PokeIsAHint
 from invariants.limits import GateCap, QuietLimiter, ShardsWhole, SlotConservation
+from invariants.liveness import RateLiveness
 from invariants.ownership import BatchIndependence, ConcurrencyExclusion, LeaseRespect, PickOrder, SingleOwner
-from invariants.rates import RateBudget, RateLiveness
+from invariants.rates import RateBudget
 from invariants.rules import Rule, scope
 from invariants.signals import NoLostSignal, NoLostWakeup, NoSpin, SignalDedup
 

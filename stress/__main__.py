@@ -45,6 +45,9 @@ def stress() -> None:
 @click.option("--scenario", default="mixed", show_default=True, help=f"One of: {', '.join(SCENARIOS)}.")
 @click.option("--subject", default="reference", show_default=True, help=f"One of: {', '.join(SUBJECTS)}.")
 @click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(REGISTRY)}.")
+@click.option(
+    "--until-violated", is_flag=True, help="End the load with the first violation, --seconds at the latest."
+)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -57,6 +60,7 @@ def run_command(
     scenario: str,
     subject: str,
     mutant: str | None,
+    until_violated: bool,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -67,6 +71,7 @@ def run_command(
         nox -s stress                                       the default: 20 s, 4 nodes, every fault
         nox -s stress -- --seconds 60 --faults kill,pause
         nox -s stress -- --mutant outcome-unguarded         watch a broken engine being caught
+        nox -s stress -- --mutant insert-many-unordered --seconds 60 --until-violated
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
@@ -79,6 +84,7 @@ def run_command(
         scenario=scenario,
         subject=subject,
         mutant=mutant,
+        until_violated=until_violated,
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
     from stress.run import run

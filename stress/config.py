@@ -33,7 +33,7 @@ LOCUST_WORKERS = 2
 class RunConfig:
     """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
     the order in which they were given, without repetition; `left_out` says in a sentence each which of `all` this run
-    cannot have."""
+    cannot have. `until_violated`: the load ends with the first violation."""
 
     sources: tuple[Source, ...]
     seconds: float
@@ -44,6 +44,7 @@ class RunConfig:
     subject: str
     mutant: str | None
     left_out: tuple[str, ...] = ()
+    until_violated: bool = False
 
     def command(self) -> str:
         """The command line that asks for the same again."""
@@ -57,6 +58,8 @@ class RunConfig:
         ]
         if self.mutant is not None:
             words.append(f"--mutant {self.mutant}")
+        if self.until_violated:
+            words.append("--until-violated")
         return "nox -s stress -- " + " ".join(words)
 
 
@@ -77,6 +80,7 @@ def checked(
     scenario: str,
     subject: str,
     mutant: str | None,
+    until_violated: bool = False,
 ) -> RunConfig:
     """A `RunConfig`. Raises UsageError with one sentence that says what is possible instead."""
     if not 1 <= seconds <= MAX_SECONDS:
@@ -103,6 +107,7 @@ def checked(
         subject=_known("subject", subject, SUBJECTS),
         mutant=None if mutant is None else _known("mutant", mutant, REGISTRY),
         left_out=left_out,
+        until_violated=until_violated,
     )
 
 

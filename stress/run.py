@@ -41,13 +41,13 @@ from stress.faults.ground import Fault, FaultStuck, Ground
 from stress.faults.plan import NODE, SERVER
 from stress.faults.proxy import LOOPBACK, Proxies
 from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stopped_run
-from stress.recording import Recording
+from stress.recording import DEADLOCKS, Recording
 from stress.scenarios import SCENARIOS
 from stress.subjects import Subject
 from stress.swarm.swarm import ChildDied, Swarm
 
 TICK_S = 0.05
-JOIN_TIMEOUT_S = 40.0
+JOIN_TIMEOUT_S = 120.0
 STUCK_S = 10.0
 DRAIN_TIMEOUT_S = 90.0
 # A drain whose ledger already shows a violation has nothing more to prove.
@@ -88,6 +88,7 @@ class Run:
     load_seconds: float = 0.0
     waiting: tuple[int, tuple[str | None, ...]] = (0, ())
     looked_at: float = 0.0
+    deadlocks: int = 0
 
     @property
     def subject(self) -> Subject:
@@ -107,8 +108,12 @@ class Run:
         )
         self._enter("load")
         self.load_began = time.monotonic()
-        self._tick_until(lambda: self._loaded_s() >= self.config.seconds)
+        self._tick_until(lambda: self._loaded_s() >= self.config.seconds or self._has_what_it_wanted())
         self.load_seconds = self._loaded_s()
+
+    def _has_what_it_wanted(self) -> bool:
+        """Whether a run that ends with its first violation has one: in the ledger, or a deadlock."""
+        return self.config.until_violated and (self.deadlocks or self.recording.progress().violations) > 0
 
     def drain(self) -> None:
         """Phase 3."""
@@ -242,6 +247,9 @@ class Run:
             return self.waiting
         query = self.subject.unfinished if self.phase == "drain" else self.subject.waiting
         rows = [row for each in self.connections for row in each.execute(query.encode()).fetchall()]
+        if self.config.until_violated:
+            counted = [each.execute(DEADLOCKS).fetchone() for each in self.connections]
+            self.deadlocks = sum(int(row[0]) for row in counted if row is not None)
         self.waiting = (sum(int(count) for count, _ in rows), tuple(mark for _, mark in rows))
         return self.waiting
 

@@ -9,7 +9,13 @@ from invariants.mutants.mutant import Mutant, Patch
 
 _LOCK_SHARDS: Final = "    ORDER BY b.kind, b.key, b.shard\n    FOR UPDATE OF b SKIP LOCKED\n"
 _MADE: Final = "    ORDER BY d.kind, d.key, d.shard\n),\n"
-_IS_COLD: Final = "    WHERE pg_try_advisory_xact_lock(1735681637, hashtext(m.kind || ' ' || m.key) & 4095)\n"
+_IS_COLD: Final = """\
+    WHERE
+        pg_try_advisory_xact_lock(
+            1735681637,
+            ('x' || left(encode(sha256(convert_to(m.kind || ' ' || m.key, 'UTF8')), 'hex'), 3))::bit(12)::integer
+        )
+"""
 _MAKE_AT_INSERT: Final = (
     """
     CREATE FUNCTION make_rate_buckets() RETURNS trigger LANGUAGE plpgsql AS $$

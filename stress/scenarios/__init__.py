@@ -6,6 +6,7 @@ outcome that the machine prescribes. `SCENARIOS` holds them by name.
 
 from __future__ import annotations
 
+from stress.scenarios.batches import BATCHES
 from stress.scenarios.children import CHILDREN
 from stress.scenarios.inline import INLINE
 from stress.scenarios.limits import LIMITED
@@ -21,7 +22,17 @@ AnyScenario = Scenario | StoreScenario
 
 SCENARIOS: dict[str, AnyScenario] = {
     scenario.name: scenario
-    for scenario in (MIXED, SIGNALS, CHILDREN, INLINE, LIMITED, POKES_DROPPED, CONTENTION, STATECHART)
+    for scenario in (
+        MIXED,
+        SIGNALS,
+        CHILDREN,
+        INLINE,
+        LIMITED,
+        BATCHES,
+        POKES_DROPPED,
+        CONTENTION,
+        STATECHART,
+    )
 }
 
 __all__ = [

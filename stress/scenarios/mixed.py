@@ -14,6 +14,7 @@ from stress.scenarios.inline import EXERCISES as INLINE
 from stress.scenarios.inline import chain
 from stress.scenarios.limits import EXERCISES as LIMITED
 from stress.scenarios.limits import LIMITS, limited
+from stress.scenarios.limits import opening as open_limits
 from stress.scenarios.mailbox import Mailbox, conversation
 from stress.scenarios.scenario import Insert, InsertMany, Operation, Planned, Scenario
 from stress.scenarios.script import InlineScript, Script, ThreadedScript, expected_end, initial_state
@@ -56,6 +57,20 @@ MAX_IN_QUEUE = {GATED: 60, RATED: 60}
 RETENTION_MS = 1_500.0
 
 
+def opening(random: Random) -> tuple[Operation, ...]:
+    """One act of each kind but the plain one."""
+    rated = tuple(
+        Insert(_in_own_queue(act.planned)) for act in open_limits(random) if isinstance(act, Insert)
+    )
+    return (
+        conversation(random, QUEUES[0]),
+        Insert(family(random, QUEUES[0])),
+        Insert(chain(random, QUEUES[0])),
+        Insert(_in_own_queue(limited(random))),
+        *rated,
+    )
+
+
 def next_operation(random: Random, window: int) -> Operation:
     """One act of any kind; now and then a batch whose identities clash with those of other batches of the moment."""
     if random.random() >= SHARE_OF_BATCHES:
@@ -69,12 +84,15 @@ def next_operation(random: Random, window: int) -> Operation:
             case "chain":
                 return Insert(chain(random, queue))
             case "limited":
-                planned = limited(random)
-                own = GATED if planned.job.rate_limit is None else RATED
-                return Insert(replace(planned, job=replace(planned.job, queue=own)))
+                return Insert(_in_own_queue(limited(random)))
             case _:
                 return Insert(plain(random, window))
     return InsertMany(tuple(plain(random, window, clash=True) for _ in range(random.randint(*MANY))))
+
+
+def _in_own_queue(planned: Planned) -> Planned:
+    own = GATED if planned.job.rate_limit is None else RATED
+    return replace(planned, job=replace(planned.job, queue=own))
 
 
 def plain(random: Random, window: int, *, clash: bool = False) -> Planned:
@@ -127,6 +145,7 @@ MIXED = Scenario(
         *(QueuePolicy(name=name, concurrency=12, prefetch=4) for name in (GATED, RATED)),
     ),
     next_operation=next_operation,
+    opening=opening,
     clients=12,
     pause_ms=4.0,
     max_backlog=1_200,

@@ -106,6 +106,7 @@ class Scenario:
     max_in_queue: Mapping[str, int] = field(default_factory=dict)
     retention_ms: float | None = None
     pokes: Pokes = "none"
+    opening: Callable[[Random], tuple[Operation, ...]] = lambda _random: ()
 
     subject: ClassVar[Subject] = PICKER
 

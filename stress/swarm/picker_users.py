@@ -5,6 +5,7 @@ from __future__ import annotations
 # Locust first: it patches the standard library for gevent, and what is imported before it would not be cooperative.
 import locust  # isort: skip
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -50,6 +51,7 @@ class PickerUser(ClientUser):
         self.full: frozenset[str] = frozenset()
         self._catalogue = Catalogue.load()
         self._acts = 0
+        self._opening = deque(scenario.opening(self.random))
         self.connection = self._connected()
 
     def on_stop(self) -> None:
@@ -64,7 +66,10 @@ class PickerUser(ClientUser):
             gevent.sleep(BACKLOG_PAUSE_S)
             self._acts -= 1
             return
-        act = self.scenario.next_operation(self.random, int(time.time() / WINDOW_S))
+        if self._opening:
+            act = self._opening.popleft()
+        else:
+            act = self.scenario.next_operation(self.random, int(time.time() / WINDOW_S))
         picker = self.picker
         match act:
             case Insert(planned) if planned.job.queue in self.full:

@@ -32,13 +32,13 @@ DROPPED = ("--scenario", "pokes-dropped", "--seconds", "6", "--nodes", "3", "--f
 DEADLINE_S = 60.0
 
 
-def stress(*arguments: str, **popen: Any) -> subprocess.CompletedProcess[str]:
+def stress(*arguments: str, timeout_s: float = 110, **popen: Any) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
     return subprocess.run(
         [sys.executable, "-m", "stress", "run", *arguments],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=timeout_s,
         **popen,
     )
 
@@ -108,20 +108,23 @@ def test_a_run_says_what_each_fault_did_and_what_became_of_it(tmp_path: Path) ->
 
 
 @pytest.mark.slow("25 s each")
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    ("mutant", "invariant"),
+    ("mutant", "scenario", "faults", "invariant"),
     [
-        ("outcome-unguarded", "single-owner"),
-        ("guard-only-no-arbiter", "k1-exclusion"),
-        ("insert-many-unordered", "no-deadlock"),
+        ("outcome-unguarded", "mixed", "kill,pause", "single-owner"),
+        ("guard-only-no-arbiter", "mixed", "kill,pause", "k1-exclusion"),
+        ("insert-many-unordered", "batches", "none", "no-deadlock"),
     ],
 )
 def test_a_mutant_is_violated_and_the_invariant_named_with_its_transactions(
-    mutant: str, invariant: str, tmp_path: Path
+    mutant: str, scenario: str, faults: str, invariant: str, tmp_path: Path
 ) -> None:
     done = stress(
-        *("--mutant", mutant, "--seconds", "8", "--faults", "kill,pause", "--out", str(tmp_path)),
+        *("--mutant", mutant, "--scenario", scenario, "--faults", faults, "--seconds", "60"),
+        *("--until-violated", "--out", str(tmp_path)),
         env={**os.environ, "COLUMNS": "160"},
+        timeout_s=220,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     [folder] = runs_in(tmp_path)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from engine.limiter import Gate, Limit, PostgresLimiter, RateLimit, Reconciled, Swept
+from engine.limiter import Gate, Limit, PostgresLimiter, RateLimit, Reconciled, Swept, cold_lock
 from engine.limits import Admission, Slot
 from engine.picker import Claimed, Commit, Hold, Job, Picker
 from engine.statements import Catalogue
@@ -426,6 +426,18 @@ def test_of_two_admissions_of_one_cold_key_the_later_denies_at_once(race: Race, 
     assert len(first.result(TIMEOUT_S).admitted) == 2
     assert len(limited.admit(late, "late").admitted) == 1
     assert sum(limited.levels("g:1")) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("key", ["r", "r:", "r:a b", "r:é€𐍈", "r:" + "x" * 500])
+def test_the_lock_of_a_cold_key_is_the_one_that_the_engine_names(race: Race, key: str) -> None:
+    limited = Limited(race, [RateLimit("r", rate=1, burst=1)])
+    race.do(limited.picker.insert(Job(fsm="m", step="s", rate_limit=key)))
+    [row] = limited.claim()
+    holder = race.session("holder")
+    holder.execute("SELECT pg_advisory_lock(1735681637, %s)", (cold_lock("rate", key),))
+    assert ids(limited.admit([row]).denied) == [row.id]
+    holder.execute("SELECT pg_advisory_unlock_all()")
+    assert ids(limited.admit([row]).admitted) == [row.id]
 
 
 @pytest.mark.parametrize("limit", [Gate("g", 3, 2), RateLimit("g", 1e-8, 3, 2)])

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.limiter import cold_lock
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.picker import ALWAYS_EXERCISED, PICKER_RULES, check_generated
 from tests.fixtures.traces import AT_REST, COMPLETE, LIVE_SCOPE, Trace, at, job
@@ -401,26 +402,85 @@ LOST = {"error": "OperationalError", "sqlstate": None, "message": "server closed
 ENDED = {"error": "AdminShutdown", "sqlstate": "57P01", "message": "terminating connection"}
 
 
+def denied_with_a_weight_of_2(trace: Trace, row: int) -> None:
+    trace.insert(row, rate_limit="r", weight="2")
+    trace.claim(row, name=f"a.{row}")
+    trace.admit(f"a.{row}", denied=[row])
+
+
 @pytest.mark.parametrize(
-    ("error", "crashed", "verdict"),
-    [(LOST, False, "not_exercised"), (LOST, True, "violated"), (ENDED, False, "violated")],
+    ("error", "crashed", "denials"),
+    [(LOST, False, 0), (LOST, True, 1), (ENDED, False, 1)],
     ids=["lost", "lost before a crash", "ended by the server"],
 )
-def test_what_is_surely_over_leaves_a_rate_to_be_judged_again(
-    error: dict[str, Any], crashed: bool, verdict: str
+def test_a_sweep_that_is_surely_over_leaves_a_rate_to_be_judged_again(
+    error: dict[str, Any], crashed: bool, denials: int
 ) -> None:
     trace = Trace()
     trace.rate("r", 1, 2)
-    trace.insert(1)
+    trace.insert(1, rate_limit="r", weight="2")
+    trace.claim(1, name="a.1")
+    trace.admit("a.1", 1)
     trace.did("node", "sweep_buckets", {"limit": 1}, error, "info")
     if crashed:
         trace.did("harness", "fault", {"fault": "crash", "target": "server", "pid": 0}, {"did": {}})
     for row in (2, 3, 4):
         trace.insert(row)
-    trace.insert(5, rate_limit="r", weight="2")
-    trace.claim(5, name="a.5")
-    trace.admit("a.5", denied=[5])
-    assert trace.of("rate-liveness").verdict == verdict
+    denied_with_a_weight_of_2(trace, 5)
+    assert trace.of("rate-liveness").violated == denials
+
+
+def test_a_sweep_cannot_hold_what_was_never_made() -> None:
+    trace = Trace()
+    trace.rate("r", 1, 2)
+    trace.did("node", "sweep_buckets", {"limit": 1}, LOST, "info")
+    denied_with_a_weight_of_2(trace, 1)
+    assert trace.of("rate-liveness").verdict == "violated"
+
+
+def test_a_sweep_cannot_hold_what_was_drawn_on_of_late() -> None:
+    trace = Trace()
+    trace.rate("r", 1, 200)
+    trace.insert(1, rate_limit="r", weight="2")
+    trace.claim(1, name="a.1")
+    trace.admit("a.1", 1)
+    trace.did("node", "sweep_buckets", {"limit": 1}, LOST, "info")
+    denied_with_a_weight_of_2(trace, 2)
+    assert trace.of("rate-liveness").verdict == "violated"
+
+
+SHARES_ITS_LOCK = next(
+    key for n in range(100_000) if cold_lock("rate", key := f"s:{n}") == cold_lock("rate", "r")
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "denials"), [(SHARES_ITS_LOCK, 0), ("s", 1)], ids=["its lock", "another lock"]
+)
+def test_another_admission_is_in_the_way_of_a_cold_key_where_the_two_share_a_lock(
+    key: str, denials: int
+) -> None:
+    trace = Trace()
+    trace.rate("r", 1, 2)
+    trace.rate("s", 1, 2)
+    trace.insert(1, rate_limit=key)
+    trace.claim(1, name="a.1")
+    trace.did("node", "admit", {"claim": "a.1", "ids": [1]}, LOST, "info")
+    denied_with_a_weight_of_2(trace, 2)
+    assert trace.of("rate-liveness").violated == denials
+
+
+@pytest.mark.parametrize(("rate", "denials"), [("r", 0), ("s", 1)])
+def test_who_was_continued_may_have_drawn_on_the_rates_that_its_row_had(rate: str, denials: int) -> None:
+    trace = Trace()
+    trace.rate("r", 1, 2)
+    trace.rate("s", 1, 2)
+    trace.insert(1)
+    trace.claim(1, name="a.1")
+    trace.change(1, step="next", rate_limit=rate).commit()
+    trace.did("node", "admit", {"claim": "a.1", "ids": [1]}, LOST, "info")
+    denied_with_a_weight_of_2(trace, 2)
+    assert trace.of("rate-liveness").violated == denials
 
 
 def deadlock_surfaces(trace: Trace) -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from invariants.changes import Policy
-from invariants.rates import Counter, PrefixSums
+from invariants.liveness import Counter
+from invariants.rates import PrefixSums
 
 SECOND_NS = 1_000_000_000
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,12 @@ def test_the_command_of_a_run_asks_for_the_same_again(pg: str) -> None:
         mutant=options["--mutant"],
     )
     assert again == config(pg)
+
+
+def test_a_run_that_ends_with_its_first_violation_says_so_in_its_command() -> None:
+    assert config("embedded").command().endswith("--mutant outcome-unguarded")
+    eager = replace(config("embedded"), until_violated=True)
+    assert eager.command().endswith("--until-violated")
 
 
 def test_the_command_of_a_run_on_a_users_server_takes_the_dsn_from_a_variable() -> None:

@@ -9,7 +9,8 @@
 -- Race 1: the row was reaped, perhaps claimed again, before this statement. The guard leaves it out; it is locked, so
 -- none of that happens from here to the stamp (docs/findings.md, "an admission that comes late").
 -- Race 2: two admits at one shard. SKIP LOCKED: the later one draws on what is left of the shards.
--- Race 3: two admits at one cold key. One of 4096 try-locks decides; the loser denies. Were it to wait at the primary
+-- Race 3: two admits at one cold key. One of 4096 try-locks decides (`cold_lock` in engine/limiter.py); the loser
+-- denies. Were it to wait at the primary
 -- key instead, while it holds warm shards, admits could wait for each other (docs/findings.md, "cold keys deadlock").
 -- Race 4: a key that was cold to the snapshot has been made since: unique_violation, tried again. If that waits, it is
 -- for an admit with a younger snapshot, which therefore does not wait for this one.
@@ -88,7 +89,11 @@ missing AS MATERIALIZED (
 cold AS MATERIALIZED (
     SELECT m.*
     FROM missing AS m
-    WHERE pg_try_advisory_xact_lock(1735681637, hashtext(m.kind || ' ' || m.key) & 4095)
+    WHERE
+        pg_try_advisory_xact_lock(
+            1735681637,
+            ('x' || left(encode(sha256(convert_to(m.kind || ' ' || m.key, 'UTF8')), 'hex'), 3))::bit(12)::integer
+        )
 ),
 
 -- One row a shard, whatever a scan under contention yields.
