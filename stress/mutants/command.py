@@ -143,8 +143,20 @@ def mutants_command(
     help="The statements as they are too, which nothing may notice.",
 )
 @click.option("--list", "list_", is_flag=True, help="List what would be taken out, and end.")
-@click.option("--model-seconds", type=click.FloatRange(min=0.1), default=8.0, show_default=True)
-@click.option("--explore-seconds", type=click.FloatRange(min=0.1), default=12.0, show_default=True)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1_000),
+    default=4,
+    show_default=True,
+    help="Of 50 examples, of each machine.",
+)
+@click.option(
+    "--schedules",
+    type=click.IntRange(1, 10_000),
+    default=60,
+    show_default=True,
+    help="Of each race, at most.",
+)
 @click.option("--workers", type=click.IntRange(1, 32), default=None, help="Default: one a core, at most 4.")
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
@@ -157,8 +169,8 @@ def ablate_command(
     again: Path | None,
     with_control: bool,
     list_: bool,
-    model_seconds: float,
-    explore_seconds: float,
+    rounds: int,
+    schedules: int,
     workers: int | None,
     pg: str,
     out: Path | None,
@@ -196,7 +208,7 @@ def ablate_command(
     with signals_stop():
         ablation = ablate(
             variants,
-            Patience(model_seconds, explore_seconds),
+            Patience(rounds, schedules),
             workers=min(4, os.cpu_count() or 1) if workers is None else workers,
             pg=pg,
             folder=folder,
