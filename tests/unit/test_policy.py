@@ -30,10 +30,10 @@ def test_a_queue_is_taken_at_its_bounds_and_refused_beyond_them(
     knob: str, least: int, most: int | None
 ) -> None:
     for value in (least, *([] if most is None else [most])):
-        assert getattr(QueuePolicy(name="q", **{knob: value}), knob) == value  # type: ignore[arg-type]
+        assert getattr(QueuePolicy(name="q", **{knob: value}), knob) == value
     for value in (least - 1, *([] if most is None else [most + 1])):
         with pytest.raises(PolicyError, match=rf"^queue 'q': {knob} .*not {value}$"):
-            QueuePolicy(name="q", **{knob: value})  # type: ignore[arg-type]
+            QueuePolicy(name="q", **{knob: value})
 
 
 @pytest.mark.parametrize("knob", POSITIVE)

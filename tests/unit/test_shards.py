@@ -81,7 +81,7 @@ def test_from_one_shard_to_the_most_there_may_be_any_number(count: int) -> None:
 
 def test_what_is_shared_out_stops_at_the_limit_and_comes_by_ticket() -> None:
     # The third of equal rows does not decide: they may be of kinds that no one can compare.
-    rows = [[(3, None), (9, None)], [(1, {})], [(2, ())]]
+    rows: list[list[tuple[int, object]]] = [[(3, None), (9, None)], [(1, {})], [(2, ())]]
     assert [row[0] for row in shared_out(rows, 3)] == [ticket(1, 1), ticket(2, 2), ticket(0, 3)]
     assert [row[0] for row in shared_out(rows, 99)] == [
         ticket(1, 1),
