@@ -64,6 +64,7 @@ FRONT_DOORS = {
     "mutants": ("stress mutants", "Show every mutant to the instruments, and the sound engine too."),
     "ablate": ("stress ablate", "Take one thing out of the SQL at a time, and see who notices."),
     "check": ("invariants check", "Judge a recorded run again."),
+    "report": ("results report", "Make a page of a recorded run, or of all."),
     "plans": ("results plans capture", "Capture the plans of every statement, and check their shapes."),
     "compare": ("results plans compare", "Compare two captures of plans."),
     "postgres": ("engine postgres", "Start a throw-away server, or list the versions to be had here."),

@@ -18,6 +18,7 @@ from typing import Final
 
 from invariants.areas import AREAS, STORED_RULES
 from invariants.changes import BUCKETS, CONFIGS, SIGNALS, Changes, Columns, Parser, Sorter
+from invariants.depth import Depths
 from invariants.elsewhere import ALONE, Elsewhere
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.exercise import Exercise
@@ -88,7 +89,10 @@ class Judge:
         self._stored_rules: list[Rule] = [*watchers]
         self._rules = self._stored_rules
         self._areas = areas
-        self._exercises: list[Exercise | StoredExercise] = []
+        self.depths = Depths()
+        self._exercises: list[Exercise | StoredExercise | Depths] = []
+        if witness is not None:
+            self._exercises.append(self.depths)
         if witness is not None and {"store", "transport"} & set(areas):
             self._exercises.append(StoredExercise(witness))
         self._sorter: Sorter | None = None
@@ -147,7 +151,9 @@ class Judge:
             except Exception as error:  # noqa: BLE001  # unknown, never held
                 self._out(rule, error)
 
-    def _count(self, exercise: Exercise | StoredExercise, transaction: Transaction, changes: Changes) -> None:
+    def _count(
+        self, exercise: Exercise | StoredExercise | Depths, transaction: Transaction, changes: Changes
+    ) -> None:
         """Figures that cannot be had cost no verdict."""
         try:
             exercise.transaction(transaction, changes)
@@ -288,6 +294,7 @@ def judge(
         0 if operations is None else len(operations),
         first.exercised,
         evidence.areas,
+        tuple(first.depths.samples),
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.store.shards import MAX_SHARDS, shard_of
+from invariants.depth import together
 from invariants.elsewhere import Digest, Elsewhere
 from invariants.endings import promises_of
 from invariants.evidence import Evidence, LedgerSummary
@@ -66,6 +67,7 @@ def judge_shards(shards: Sequence[Recorded], operations: Sequence[Operation] | N
         0 if operations is None else len(operations),
         {name: sum(report.exercised.get(name, 0) for report in reports) for name in reports[0].exercised},
         reports[0].areas,
+        together([report.depths for report in reports]),
     )
 
 

@@ -17,6 +17,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from invariants.depth import Depth
+
 Verdict = Literal["held", "violated", "unknown"]
 # What can become of one invariant.
 Finding = Literal["held", "violated", "unknown", "not_exercised"]
@@ -72,7 +74,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, frozen=True):
     """All judgements of a run, and what they rest on. `exercised`: see `invariants.exercise`. `areas`: what the run is
-    about."""
+    about. `depths`: how much lay where as it went on."""
 
     judgements: tuple[Judgement, ...]
     transactions: int = 0
@@ -80,6 +82,7 @@ class Report(msgspec.Struct, frozen=True):
     operations: int = 0
     exercised: dict[str, int] = msgspec.field(default_factory=dict)
     areas: tuple[str, ...] = ()
+    depths: tuple[Depth, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

@@ -6,14 +6,16 @@ import click
 
 from engine.front_door import FrontDoor
 from results.plans.command import plans
+from results.report.command import report
 
 
 @click.group(cls=FrontDoor)
 def results() -> None:
-    """What did happen: plans captured and compared."""
+    """What did happen: plans captured and compared, runs told."""
 
 
 results.add_command(plans)
+results.add_command(report)
 
 if __name__ == "__main__":
     results(prog_name="python -m results")

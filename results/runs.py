@@ -5,6 +5,9 @@
     history-<process>.*     what each process saw (invariants.history)
     ledger.pgoutput         every committed change in commit order (invariants.ledger); of several servers in
                             shard-0/, shard-1/, … with a run.json of its own
+    history.parquet         the histories merged, one row an operation (invariants/history/export.py)
+    depths.parquet          jobs by status and rows by table over time, read off the ledger (invariants/depth.py)
+    report.html             all of it for people (results/report)
     logs/<process>.log      standard error of every child, and the server's log
 
 A run folder is made before anything starts and its verdict is written last, through a temporary file, so a folder

@@ -51,6 +51,9 @@ def stress() -> None:
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
+@click.option(
+    "--report/--no-report", "reports", default=True, help="Make the run's report.html; the default."
+)
 def run_command(
     pg: tuple[str, ...],
     seconds: float,
@@ -64,6 +67,7 @@ def run_command(
     out: Path | None,
     as_json: bool,
     quiet: bool,
+    reports: bool,
 ) -> None:
     """Race nodes on a real Postgres under faults, and judge what was committed.
 
@@ -88,7 +92,7 @@ def run_command(
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
     from stress.run import run
-    from stress.summary import print_summary
+    from stress.summary import print_summary, tell
 
     with signals_stop():
         judged = run(config, out or runs_folder(), Display(quiet=quiet))
@@ -96,6 +100,8 @@ def run_command(
         sys.stdout.buffer.write(msgspec.json.encode(judged.verdict) + b"\n")
     elif not quiet:
         print_summary(judged)
+    if reports:
+        tell(judged.folder)
     sys.exit(judged.exit_code)
 
 

@@ -13,7 +13,7 @@ from engine.postgres import Server
 from invariants.evidence import RUN_FILE, Evidence
 from invariants.folder import judge_folder, ledger_folder
 from invariants.history import merge_folder
-from invariants.history.export import latencies_ms, throughput, write_parquet
+from invariants.history.export import latencies_ms, throughput, write_depths, write_parquet
 from invariants.history.operations import Operation
 from invariants.verdict import EXIT_CODES, Report, exercises
 from results.runs import Verdict, write_json
@@ -98,6 +98,7 @@ def _judge(run: Run, *, stopped: str | None) -> Judged:
     operations = merge_folder(folder)
     report = judge_folder(folder)
     write_parquet(operations, folder / "history.parquet")
+    write_depths(report.depths, operations, folder / "depths.parquet")
     # A violation that was recorded is one, also where the run could not be ended as it should; a person's Ctrl-C is
     # an order not to judge.
     proven = stopped is None or (report.verdict == "violated" and stopped != INTERRUPTED)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from engine.errors import UsageError
 from invariants.render import print_exercises, print_report, print_verdict
 from stress.effects import by_fault
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
@@ -47,6 +51,16 @@ def print_summary(judged: Judged) -> None:
     print_verdict(console, verdict.verdict, verdict.reason)
     console.print(f"recorded in {judged.folder}", soft_wrap=True)
     console.print(f"again: {verdict.reproduce}", soft_wrap=True)
+
+
+def tell(folder: Path) -> None:
+    """Make the run's page. The verdict stands without one."""
+    from results.report import page
+
+    try:
+        page.write(folder)
+    except (UsageError, OSError, ValueError, LookupError) as error:
+        click.echo(f"no {page.NAME} was made: {type(error).__name__}: {error}", err=True)
 
 
 def _faults_table(judged: Judged) -> Table:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
+from invariants.depth import Depth
 from invariants.history.operations import Operation
 from invariants.witness import ended
 
@@ -46,6 +47,21 @@ def to_frame(operations: Sequence[Operation]) -> pl.DataFrame:
 def write_parquet(operations: Sequence[Operation], path: Path) -> None:
     """The whole history as one file."""
     to_frame(operations).write_parquet(path, compression="zstd")
+
+
+def write_depths(depths: Sequence[Depth], operations: Sequence[Operation], path: Path) -> None:
+    """How much lay where, as columns: `at_s`, seconds since the load began (since the first operation where there was
+    no load), and a column for each status and table."""
+    began = next((o for o in operations if o.f == "phase" and o.value["phase"] == "load"), None)
+    began = began or min(operations, key=lambda o: o.start_ns, default=None)
+    zero_ns = 0 if began is None else began.start_ns + began.wall_offset_ns
+    names = sorted({name for depth in depths for name in depth.of})
+    columns: dict[str, list[float] | list[int]] = {
+        "at_s": [(depth.at_us * 1000 - zero_ns) / 1e9 for depth in depths]
+    }
+    columns |= {name: [depth.of.get(name, 0) for depth in depths] for name in names}
+    schema = {"at_s": pl.Float64, **dict.fromkeys(names, pl.Int64)}
+    pl.DataFrame(columns, schema=schema).write_parquet(path, compression="zstd")
 
 
 def latencies_ms(operations: Sequence[Operation]) -> dict[str, dict[str, float]]:

@@ -35,7 +35,7 @@ DEADLINE_S = 60.0
 def stress(*arguments: str, timeout_s: float = 110, **popen: Any) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "stress", "run", *arguments],
+        [sys.executable, "-m", "stress", "run", "--no-report", *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -56,6 +56,7 @@ def test_a_sound_engine_is_held_under_kills_and_pauses(tmp_path: Path, pg_spec: 
         "kill,pause",
         "--seed",
         "7",
+        "--report",
         "--json",
         "--out",
         str(tmp_path),
@@ -66,6 +67,7 @@ def test_a_sound_engine_is_held_under_kills_and_pauses(tmp_path: Path, pg_spec: 
     verdict = json.loads(done.stdout)
     [folder] = runs_in(tmp_path)
     assert json.loads((folder / "verdict.json").read_text()) == verdict
+    assert '<p class="verdict held">held</p>' in (folder / "report.html").read_text()
     assert {name: found["verdict"] for name, found in verdict["invariants"].items()} == {
         rule.name: "held" if rule.name in EXERCISED else "not_exercised" for rule in RULES
     }

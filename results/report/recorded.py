@@ -1,0 +1,58 @@
+"""What a run's folder holds, as far as a report needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import polars as pl
+from polars.exceptions import PolarsError
+
+from engine.errors import UsageError
+from results.runs import Verdict, read_verdict
+
+HISTORY: Final = "history.parquet"
+DEPTHS: Final = "depths.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A run. `history`: one row an operation (`invariants/history/export.py`); `depths`: how much lay where, by seconds
+    since the load began. Either is None where the run has none."""
+
+    folder: Path
+    verdict: Verdict
+    history: pl.DataFrame | None
+    depths: pl.DataFrame | None
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return self.folder.resolve().name
+
+
+def read(folder: Path) -> Recorded:
+    """Raises UsageError where the folder is no run that has ended, or one of its files cannot be read."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder")
+    try:
+        verdict = read_verdict(folder)
+    except FileNotFoundError:
+        raise UsageError(
+            f"{folder} holds no verdict.json: it is no run, or one that did not end; "
+            "`nox -s check -- FOLDER` judges what there is"
+        ) from None
+    except (msgspec.DecodeError, OSError) as error:
+        raise UsageError(f"{folder / 'verdict.json'} cannot be read: {error}") from None
+    return Recorded(folder, verdict, _frame(folder / HISTORY), _frame(folder / DEPTHS))
+
+
+def _frame(path: Path) -> pl.DataFrame | None:
+    if not path.exists():
+        return None
+    try:
+        return pl.read_parquet(path)
+    except (PolarsError, OSError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None

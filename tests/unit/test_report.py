@@ -1,0 +1,282 @@
+"""A run as curves, lanes and a page: figures worked out by hand, and a page that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from invariants.history.export import to_frame, write_parquet
+from invariants.history.operations import Operation
+from results.__main__ import results
+from results.report import lanes, page, series
+from results.runs import Verdict, write_json
+
+S = 1_000_000_000
+NASTY = "<script>alert('\"&')</script>"
+
+
+def done(
+    f: str, start_s: float, end_s: float | None, type_: Any = "ok", value: Any = None, process: str = "node-1"
+) -> Operation:
+    end_ns = None if end_s is None else int(end_s * S)
+    return Operation(process, 0, f, type_, {} if value is None else value, None, int(start_s * S), end_ns)
+
+
+# The load begins at 100 s and lasts for 4.
+HISTORY = (
+    done("phase", 95, 95, value={"phase": "start"}, process="harness"),
+    done("phase", 100, 100, value={"phase": "load"}, process="harness"),
+    done("claim", 99, 99.5),
+    *(done("claim", 100 + n / 10, 100 + n / 10 + 0.002) for n in range(10)),
+    done("claim", 103.5, 103.6),
+    done("flush", 101, 101.004),
+    done("flush", 102, 102.5, "fail"),
+    done("flush", 102, None, "info"),
+    done("fault", 101, 103, value={"fault": "kill", "target": "node-1", "pid": 1}, process="harness"),
+    done(
+        "fault", 103, None, "info", value={"fault": "pause", "target": "node-2", "pid": 2}, process="harness"
+    ),
+    done("phase", 104, 104, value={"phase": "drain"}, process="harness"),
+)
+LINE = series.timeline(to_frame(HISTORY))
+
+
+def curve(curves: tuple[series.Curve, ...], name: str) -> dict[float, float | None]:
+    [found] = [one for one in curves if one.name == name]
+    return dict(zip(found.xs, found.ys, strict=True))
+
+
+def test_seconds_count_from_the_beginning_of_the_load() -> None:
+    assert (LINE.load_s, LINE.end_s, LINE.step_s) == (4.0, 4.0, 0.25)
+    assert LINE.bands == (series.Band("kill", 1.0, 3.0), series.Band("pause", 3.0, 4.0))
+
+
+def test_a_rate_is_what_ended_well_in_a_step_and_nought_where_nothing_did() -> None:
+    rates = series.rates(LINE)
+    claims = curve(rates, "claim")
+    assert claims[0.125] == 3 / 0.25
+    assert sum(y or 0 for y in claims.values()) * 0.25 == 11
+    assert claims[2.125] == 0
+    assert sum(y or 0 for y in curve(rates, "flush").values()) * 0.25 == 1
+
+
+def test_a_latency_is_that_of_the_step_and_none_where_nothing_ended() -> None:
+    claims = curve(series.latencies(LINE, 0.5), "claim")
+    assert claims[0.125] == pytest.approx(2)
+    assert claims[3.625] == pytest.approx(100)
+    assert claims[2.125] is None
+
+
+def test_what_failed_and_what_nobody_knows_is_told_apart() -> None:
+    assert curve(series.troubles(LINE), "failed")[2.625] == 4
+    assert curve(series.troubles(LINE), "unknown")[2.125] == 4
+
+
+def test_a_history_without_operations_has_a_timeline_without_curves() -> None:
+    line = series.timeline(to_frame(()))
+    assert series.rates(line) == series.troubles(line) == series.latencies(line, 0.5) == ()
+
+
+def test_what_has_ended_is_no_depth() -> None:
+    frame = pl.DataFrame({"at_s": [0.0, 1.0], "done": [0, 9], "runnable": [3, 0], "outbox": [0, 0]})
+    assert series.depths(frame) == (series.Curve("runnable", (0.0, 1.0), (3.0, 0.0)),)
+
+
+VIOLATION = {
+    "summary": f"row 7 was done twice {NASTY}",
+    "transactions": [
+        {
+            "number": 3, "xid": 9, "lsn": "0/1", "committed_at": "2026-01-01 00:00:01+00:00", "who": "client-0 insert",
+            "changes": [{"id": 7, "table": "gen_durable", "before": {}, "after": {"status": "runnable"}}],
+        },
+        {
+            "number": 8, "xid": 12, "lsn": "0/2", "committed_at": "2026-01-01 00:00:02+00:00", "who": None,
+            "changes": [
+                {
+                    "id": 7, "table": "gen_durable",
+                    "before": {"status": "runnable", "lease_expires_at": None, "queue": "q"},
+                    "after": {"status": "done", "lease_expires_at": "2026-01-01 00:00:05.5+00", "queue": "q"},
+                },
+                {"id": 1, "table": "signals", "before": {"name": "go"}, "after": {}},
+            ],
+        },
+    ],
+    "operations": [f"node-1 flush {NASTY}"],
+}  # fmt: skip
+
+
+def test_a_violation_has_a_lane_for_each_session_and_a_line_for_each_row() -> None:
+    drawn = lanes.drawn("single-owner", VIOLATION)
+    assert drawn.lanes == ("client-0", lanes.NOBODY)
+    first, second = drawn.events
+    assert (first.lane, first.what, first.lines) == (
+        "client-0",
+        "insert",
+        ("row 7 inserted: status runnable",),
+    )
+    assert (second.lane, second.lines) == (
+        lanes.NOBODY,
+        ("row 7: status runnable → done, lease_expires_at ∅ → 00:00:05.5", "signals 1 deleted"),
+    )
+
+
+def run_in(folder: Path, **changed: Any) -> Path:
+    """A folder as a run leaves it."""
+    folder.mkdir(parents=True)
+    verdict = {
+        "verdict": "violated",
+        "reason": None,
+        "seed": 1,
+        "scenario": "mixed",
+        "subject": "reference",
+        "mutant": None,
+        "postgres": {"version": "18.6", "source": "embedded", "settings": {"fsync": "off"}},
+        "nodes": 2,
+        "seconds": 4.0,
+        "faults": [
+            {"fault": "kill", "target": "node-1", "pid": 1, "lasted_ms": None, "did": {"nodes killed": 1}}
+        ],
+        "effects": {"claims reaped": 2},
+        "invariants": {
+            "single-owner": {"verdict": "violated", "checked": 3, "violated": 1, "violations": [VIOLATION]},
+            "gate-cap": {
+                "verdict": "unknown",
+                "checked": 0,
+                "violated": 0,
+                "violations": [],
+                "reason": NASTY,
+            },
+            "no-spin": {"verdict": "not_exercised", "checked": 0, "violated": 0, "violations": []},
+        },
+        "throughput": {"claim": 3.0, "jobs_ended": 2.5},
+        "latency_ms": {"claim": {"count": 11, "p50": 2.0, "p90": 2.0, "p99": 90.0, "max": 100.0}},
+        "ledger": {"transactions": 1_234, "changes": 5_678},
+        "reproduce": f"nox -s stress -- --seed 1 {NASTY}",
+    }
+    write_json(folder / "verdict.json", Verdict(**(verdict | changed)))
+    write_parquet(HISTORY, folder / "history.parquet")
+    pl.DataFrame({"at_s": [0.0, 4.0], "runnable": [3, 0]}).write_parquet(folder / "depths.parquet")
+    return folder
+
+
+class Reader(HTMLParser):
+    """What a page names, what it points at, and whether every element is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("href", "src", "xlink:href", "srcset", "action", "poster", "data"):
+                self.targets.append(value or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
+    html = page.write(run_in(tmp_path / "run")).read_text("utf-8")
+    reader = Reader()
+    reader.feed(html)
+    assert reader.open == []
+    assert len(reader.ids) == len(set(reader.ids))
+    assert {target[1:] for target in reader.targets if target.startswith("#")} <= set(reader.ids)
+    assert {target for target in reader.targets if not target.startswith("#")} == {"data:,"}
+    assert "script" not in reader.tags
+    assert "@import" not in html
+    assert set(re.findall(r"url\(([^)]*)\)", html)) <= {f"#{name}" for name in reader.ids}
+    assert {
+        "violations",
+        "invariants",
+        "throughput",
+        "depth",
+        "latency",
+        "trouble",
+        "faults",
+        "again",
+    } <= set(reader.ids)
+
+
+def test_a_page_says_what_the_run_says(tmp_path: Path) -> None:
+    html = page.write(run_in(tmp_path / "run")).read_text("utf-8")
+    assert '<p class="verdict violated">violated</p>' in html
+    assert "0 invariants held, 1 violated, 1 unknown, 1 not exercised." in html
+    assert "1,234 transactions, 5,678 row changes" in html
+    assert "row 7: status runnable → done" in html
+    assert "to the end" in html
+    assert html.count("&lt;script&gt;alert") >= 4
+
+
+@pytest.mark.parametrize("missing", ["history.parquet", "depths.parquet"])
+def test_a_run_without_a_history_or_depths_has_a_page_all_the_same(tmp_path: Path, missing: str) -> None:
+    run = run_in(tmp_path / "run")
+    (run / missing).unlink()
+    html = page.write(run).read_text("utf-8")
+    assert 'id="invariants"' in html
+    assert 'id="depth"' not in html
+
+
+def test_a_run_that_never_began_has_a_page_too(tmp_path: Path) -> None:
+    run = run_in(
+        tmp_path / "run", verdict="unknown", reason="interrupted", postgres={}, invariants={}, faults=[],
+        throughput={}, latency_ms={}, effects={},
+    )  # fmt: skip
+    assert "interrupted" in page.write(run).read_text("utf-8")
+
+
+def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path: Path) -> None:
+    for place in range(3):
+        run_in(tmp_path / f"2026010{place}-mixed", verdict="held" if place else "violated")
+    broken = tmp_path / "20260109-mixed"
+    broken.mkdir()
+    (broken / "verdict.json").write_text("{")
+    done = CliRunner().invoke(results, ["report", "--all", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    html = (tmp_path / "index.html").read_text("utf-8")
+    reader = Reader()
+    reader.feed(html)
+    linked = [target for target in reader.targets if target.endswith(page.NAME)]
+    assert linked == [f"2026010{place}-mixed/report.html" for place in (2, 1, 0)]
+    assert all((tmp_path / target).is_file() for target in linked)
+    assert "20260109-mixed" in html
+    assert "Trend" in html
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "say which run"),
+        (["nowhere"], "nowhere is no folder"),
+        (["."], "holds no verdict.json"),
+        (["--all", "nowhere"], "nowhere is no folder of runs"),
+        (["--all", "a", "b"], "takes one folder"),
+        (["--all", "."], "holds no run that has ended"),
+    ],
+)
+def test_a_wrong_argument_gets_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(results, ["report", *arguments])
+    assert done.exit_code == 2
+    assert says in done.output
+    assert "Traceback" not in done.output
