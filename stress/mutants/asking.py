@@ -60,7 +60,8 @@ def work(bench: Bench, ask: Ask) -> list[Seen]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked for. `instruments`: only these; none: all that apply."""
+    """What is asked for. `instruments`: only these; none: all that apply. `known`: what an earlier run has answered;
+    of that, mutants that were caught and items that the sound engine held are not asked again, but for `anew`."""
 
     names: Sequence[str]
     full: bool
@@ -69,6 +70,8 @@ class Request:
     seed: int
     workers: int
     pg: str
+    known: Matrix | None = None
+    anew: frozenset[str] = frozenset()
 
 
 def ask_all(request: Request, quiet: bool) -> Matrix:
@@ -78,10 +81,12 @@ def ask_all(request: Request, quiet: bool) -> Matrix:
         *(_controls(request.seed, request.instruments) if request.control else ()),
     ]
     matrix = Matrix({name: Row(name, mutant_of(name).summary) for name in request.names})
+    if request.known is not None:
+        asks = [ask for ask in asks if not _take_over(matrix, request.known, ask, request.anew)]
     began = time.monotonic()
     try:
         with (
-            Pool(min(request.workers, len(asks)), request.pg, open_bench, work) as pool,
+            Pool(min(request.workers, max(1, len(asks))), request.pg, open_bench, work) as pool,
             Bar(len(asks), quiet) as bar,
         ):
             for ask, answer in pool.answers(asks):
@@ -109,6 +114,22 @@ def _controls(seed: int, asked: tuple[Instrument, ...]) -> Iterator[Ask]:
     for instrument, item in sorted(control_items(), key=lambda one: INSTRUMENTS.index(one[0]), reverse=True):
         if not asked or instrument in asked:
             yield Ask(None, (instrument,), (seed,), item)
+
+
+def _take_over(matrix: Matrix, known: Matrix, ask: Ask, anew: frozenset[str]) -> bool:
+    """Take an earlier run's answer to that question, where there is one that settles it."""
+    if ask.mutant is None:
+        key = (ask.instruments[0], ask.item)
+        earlier = known.control.get(key)
+        settled = earlier is not None and earlier.sight == "held" and ask.item not in anew
+        if settled and earlier is not None:
+            matrix.control[key] = earlier
+        return settled
+    row = known.rows.get(ask.mutant)
+    if row is None or row.catch is None or ask.mutant in anew:
+        return False
+    matrix.rows[ask.mutant] = row
+    return True
 
 
 def _take_in(matrix: Matrix, ask: Ask, answer: Any) -> None:

@@ -37,6 +37,12 @@ PLAIN_WIDTH = 160
     help="The sound engine too; default: yes, but not with --only.",
 )
 @click.option("--instrument", "asked", multiple=True, type=click.Choice(INSTRUMENTS), help="Default: all.")
+@click.option(
+    "--resume",
+    "earlier",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A verdict.json: go on with that run; only what it left open, and --only, is asked.",
+)
 @click.option("--list", "list_", is_flag=True, help="List the mutants, and end.")
 @click.option(
     "--workers",
@@ -63,6 +69,7 @@ def mutants_command(
     full: bool,
     with_control: bool | None,
     asked: tuple[Instrument, ...],
+    earlier: Path | None,
     list_: bool,
     workers: int | None,
     seed: int | None,
@@ -92,20 +99,30 @@ def mutants_command(
             close = difflib.get_close_matches(name, list(known), n=1)
             hint = f"did you mean {close[0]!r}?" if close else "--list shows them"
             raise UsageError(f"there is no mutant {name!r}; {hint}")
-    chosen = list(dict.fromkeys(names)) or list(known)
+    chosen = list(known) if earlier is not None else list(dict.fromkeys(names)) or list(known)
     first = random.SystemRandom().randrange(2**31) if seed is None else seed
-    with_control = not names if with_control is None else with_control
+    with_control = (not names or earlier is not None) if with_control is None else with_control
     workers = min(4, os.cpu_count() or 1) if workers is None else workers
     # Late, because they bring in all that an instrument needs, and a wrong argument should not wait for it.
     from stress.mutants.asking import Request, ask_all
-    from stress.mutants.report import document, print_evidence, print_matrix, written
+    from stress.mutants.report import document, print_evidence, print_matrix, read, written
 
     request = Request(
-        names=chosen, full=full, control=with_control, instruments=asked, seed=first, workers=workers, pg=pg
+        names=chosen,
+        full=full,
+        control=with_control,
+        instruments=asked,
+        seed=first,
+        workers=workers,
+        pg=pg,
+        known=None if earlier is None else read(earlier),
+        anew=frozenset(names),
     )
     with signals_stop():
         matrix = ask_all(request, quiet)
     how = f"`{_command(names, full, first)}`, {workers} workers, {_machine()}."
+    if request.known is not None:
+        how += f" It went on with an earlier run of {request.known.seconds:.0f} s."
     folder = create_run_folder(out or runs_folder(), "mutants")
     about = {"seed": first, "full": full, "workers": workers, "pg": pg, "machine": _machine()}
     verdict = written(matrix, folder, {**about, "reproduce": _command(names, full, first)}, how)
@@ -115,9 +132,8 @@ def mutants_command(
         sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
     elif not quiet:
         console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-        if names:
-            for row in matrix.rows.values():
-                print_evidence(console, row)
+        for name in names:
+            print_evidence(console, matrix.rows[name])
         print_matrix(console, matrix)
         console.print(f"recorded in {folder}\nverdict: {matrix.verdict}", soft_wrap=True)
     context.exit(EXIT_CODES[matrix.verdict])

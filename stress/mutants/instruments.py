@@ -31,7 +31,7 @@ from results.plans.arguments import CASES, Case
 from results.plans.capture import Session, capture_all, prepare
 from results.plans.comparing import compare
 from results.plans.folder import Capture
-from results.plans.profiles import PROFILES
+from results.plans.profiles import PROFILES, grown
 from results.plans.tree import walk
 from stress.mutants.concerns import machines_of, statements_of
 from stress.mutants.seen import Instrument, Seen, Sight, apart
@@ -46,10 +46,11 @@ FUZZ_ROUNDS: Final = 30
 MACHINES: Final = ("coordination", "picker", "limiter", "store", "transport")
 SCENARIOS: Final = ("mixed", "statechart")
 SHRINK_S: Final = 0.5
-# What the committed baselines are captured on.
-PLANS_PROFILE: Final = PROFILES["medium"]
+# Large enough for the bad forms of plans to show, which need a backlog of less than 200 batches; no table beside the
+# jobs is larger than what may be read whole.
+PLANS_PROFILE: Final = grown(20_000, like=PROFILES["medium"], batch=100)
 SWARM_NODES: Final = 4
-SWARM_TIMEOUT_S: Final = 240
+SWARM_TIMEOUT_S: Final = 600
 STORE_AREAS: Final = frozenset(("store", "relay", "transport"))
 
 

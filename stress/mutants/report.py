@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from engine.errors import UsageError
 from invariants.mutants import PLANS, REGISTRY
 from results.runs import write_json
 from stress.mutants.matrix import Matrix, Row, by_instrument
@@ -134,6 +135,27 @@ def written(matrix: Matrix, folder: Path, about: dict[str, Any], how: str) -> di
     polars.DataFrame(cells, schema=_COLUMNS).write_parquet(folder / "matrix.parquet")
     (folder / "matrix.md").write_text(document(matrix, how), encoding="utf-8")
     return verdict
+
+
+def read(file: Path) -> Matrix:
+    """The matrix of a `verdict.json`. Raises UsageError where it is none."""
+    try:
+        verdict = msgspec.json.decode(file.read_bytes())
+        rows = {
+            name: Row(
+                name, (REGISTRY.get(name) or PLANS[name]).summary, msgspec.convert(told["seen"], list[Seen])
+            )
+            for name, told in verdict["mutants"].items()
+            if name in REGISTRY or name in PLANS
+        }
+        control = {}
+        for told in verdict["control"]:
+            item = told.pop("item")
+            seen = msgspec.convert(told, Seen)
+            control[seen.instrument, item] = seen
+        return Matrix(rows, control, float(verdict["figures"]["seconds"]))
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise UsageError(f"{file} is no verdict of a run of mutants: {type(error).__name__}") from None
 
 
 _COLUMNS: dict[str, Any] = {
