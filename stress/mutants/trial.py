@@ -30,11 +30,10 @@ from engine.statements import AREAS, Catalogue
 from invariants.mutants import REGISTRY, Mutant
 from models.fuzz import MACHINES, Profile, bind, fuzz, fuzz_bound
 from models.sessions import Sessions
-from results.plans import shapes
 from results.plans.arguments import CASES
 from stress.mutants.ablation import Variant
 from stress.mutants.concerns import machines_of, statements_of
-from stress.mutants.instruments import Bench, Budget, by_plans, captured
+from stress.mutants.instruments import Bench, Budget, by_plans, captured, departures
 from stress.mutants.refusals import first_taken
 from stress.schedules.controller import Run, Uncontrolled
 from stress.schedules.lab import Lab
@@ -286,9 +285,9 @@ def _plans(ground: Ground, variant: Variant) -> Look:
         yield seen.steps
     if mutant.alterations():
         return
-    dsn, _ = ground.bench.plans()
+    dsn, sound = ground.bench.plans()
     cases = [case for case in CASES if case.statement in mutant.statements]
-    for violation in shapes.check(captured(dsn, cases, mutant.apply(Catalogue.load()))):
+    for violation in departures(captured(dsn, cases, mutant.apply(Catalogue.load())), sound):
         yield str(violation)[:300]
     yield len(cases)
 
