@@ -2,8 +2,9 @@
 
 A worker submits its outcome and waits until it is settled. A flush starts when `max_batch` outcomes wait, or
 `max_delay_ms` after the first; while one flush runs, the next batch grows. One bad outcome harms no other: a batch that
-the server refuses is halved until the culprit stands alone, and that one becomes a failure of its own step. One that
-has to wait, because a child's identity stands in a stranger's open transaction, is set aside and tried again by itself.
+the server refuses, or that is too much to be sent, is halved until the culprit stands alone, and that one becomes a
+failure of its own step. One that has to wait, because a child's identity stands in a stranger's open transaction, is
+set aside and tried again by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from engine.limits import Limiter, Slot
 from engine.observer import Observer
 from engine.picker import Commit, Ended, Hold, Picker
 from engine.sessions import OutcomeUnknown, Sessions, Unavailable
+from engine.values import TooLarge
 
 # `refused`: what committed is a failure, in the place of an outcome that the server would not take.
 Settled = Literal["committed", "stale", "abandoned", "refused"]
@@ -105,7 +107,7 @@ class Flusher:
         except psycopg.errors.LockNotAvailable:
             await self._set_aside(batch)
             return
-        except psycopg.Error as error:
+        except (psycopg.Error, TooLarge) as error:
             await self._divide(batch, error)
             return
         except TimeoutError:
@@ -158,7 +160,7 @@ class Flusher:
                 ended = await self._send_alone([commit for commit, _ in alone])
         except TimeoutError:
             self._finish(alone, "abandoned")
-        except psycopg.Error as error:
+        except (psycopg.Error, TooLarge) as error:
             await self._divide(alone, error)
         else:
             await self._conclude(alone, ended)
@@ -204,7 +206,7 @@ class Flusher:
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _divide(
-        self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], error: psycopg.Error
+        self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], error: Exception
     ) -> None:
         if len(batch) > 1:
             middle = len(batch) // 2

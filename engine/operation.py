@@ -156,6 +156,8 @@ def _interruption(error: BaseException, handled: BaseException | None) -> BaseEx
 
 def _ask(connection: psycopg.Connection[Any], pending: Request | tuple[Request, ...]) -> object:
     requests = _requests(pending)
+    # All of them before any is sent: what cannot be sent leaves nothing behind.
+    queries = [_query(request) for request in requests]
     with ExitStack() as stack:
         cursors = [stack.enter_context(psycopg.RawCursor(connection)) for _ in requests]
         for together in _round_trips(requests, _in_transaction(connection)):
@@ -163,7 +165,7 @@ def _ask(connection: psycopg.Connection[Any], pending: Request | tuple[Request, 
                 if PIPELINE and len(together) > 1:
                     pipeline.enter_context(connection.pipeline())
                 for place in together:
-                    query, arguments = _query(requests[place])
+                    query, arguments = queries[place]
                     cursors[place].execute(query, arguments, prepare=arguments is not None)
         answers = [cursor.fetchall() if cursor.description else [] for cursor in cursors]
     return answers if isinstance(pending, tuple) else answers[0]
@@ -189,6 +191,7 @@ async def _ask_async(
     connection: psycopg.AsyncConnection[Any], pending: Request | tuple[Request, ...]
 ) -> object:
     requests = _requests(pending)
+    queries = [_query(request) for request in requests]
     async with AsyncExitStack() as stack:
         cursors = [await stack.enter_async_context(psycopg.AsyncRawCursor(connection)) for _ in requests]
         for together in _round_trips(requests, _in_transaction(connection)):
@@ -196,7 +199,7 @@ async def _ask_async(
                 if PIPELINE and len(together) > 1:
                     await pipeline.enter_async_context(connection.pipeline())
                 for place in together:
-                    query, arguments = _query(requests[place])
+                    query, arguments = queries[place]
                     await cursors[place].execute(query, arguments, prepare=arguments is not None)
         answers = [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
     return answers if isinstance(pending, tuple) else answers[0]

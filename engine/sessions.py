@@ -12,7 +12,8 @@ of a frozen node").
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self, TypeVar
 
 import psycopg
@@ -176,6 +177,26 @@ class Sessions:
                     raise
                 self._observer.complete(token, "ok", report(result))
                 return result
+        except PoolTimeout as error:
+            raise Unavailable(name) from error
+
+    @asynccontextmanager
+    async def within(self, name: str, opening: Operation[T], lost: str) -> AsyncIterator[T]:
+        """A transaction that is open while the block runs, and what its first operation answered.
+
+        Nothing is written in it: where it was lost meanwhile that is counted as `lost`, and no error. Raises
+        Unavailable, or the psycopg error with which the server refused to begin.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                connection = await stack.enter_async_context(self._pool.connection())
+                await connection.execute("BEGIN")
+                yield await perform_async(connection, opening)
+                try:
+                    await connection.execute("COMMIT")
+                except psycopg.Error:
+                    self._observer.count(lost)
+                    await connection.close()
         except PoolTimeout as error:
             raise Unavailable(name) from error
 

@@ -16,6 +16,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Literal
 
+from engine.values import MAX_SENT_BYTES, TooLarge
+
 _PARAMETER = re.compile(r"\$(\d+)::([a-z_]+(?: precision)?(?:\[\])?)")
 _BARE_PARAMETER = re.compile(r"\$(\d+)")
 
@@ -52,10 +54,19 @@ class Statement:
         return Statement.parse(self.name, text)
 
     def encode(self, arguments: tuple[Argument, ...]) -> list[str | None]:
-        """Arguments as Postgres text input, in parameter order. Raises ValueError on a wrong number of them."""
+        """Arguments as Postgres text input, in parameter order. Raises ValueError on a wrong number of them, TooLarge
+        where they are too much to be sent at once."""
         if len(arguments) != len(self._encoders):
             raise ValueError(f"{self.name} takes {len(self._encoders)} arguments, not {len(arguments)}")
-        return [encode(argument) for encode, argument in zip(self._encoders, arguments, strict=True)]
+        texts = [encode(argument) for encode, argument in zip(self._encoders, arguments, strict=True)]
+        # A character is four bytes at most: few statements have to be counted.
+        if sum(len(text) for text in texts if text is not None) > MAX_SENT_BYTES // 4:
+            size = sum(len(text.encode()) for text in texts if text is not None)
+            if size > MAX_SENT_BYTES:
+                raise TooLarge(
+                    f"{self.name} is asked with {size} bytes at once; the limit is {MAX_SENT_BYTES}"
+                )
+        return texts
 
 
 class Catalogue(Mapping[str, Statement]):

@@ -19,6 +19,10 @@ MAX_INDEXED_BYTES = 2_000
 MAX_JSON_BYTES = 64 * 1024 * 1024
 # jsonb keeps numbers as numeric, which ends at 131,072 digits before the decimal point.
 MAX_NUMBER_DIGITS = 131_072
+# What one statement is asked with travels in one message of less than 1 GB, and so must be each array and row that the
+# server makes of it. In bytes: as text, in UTF-8, the quotes in an array's elements escaped. Any value that may be
+# stored fits alone, were it all quotes.
+MAX_SENT_BYTES = 256 * 1024 * 1024
 # json.loads and Postgres' stack (max_stack_depth) both recurse; Postgres stops near 6,000 on a stock server.
 MAX_JSON_DEPTH = 500
 
@@ -31,6 +35,15 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 class UnstorableValue(ValueError):
     """A value that Postgres cannot hold; the message names the field and the reason."""
+
+
+class TooLarge(UnstorableValue):
+    """What would be sent together is too much for one message, whatever each value is."""
+
+
+def bytes_sent(text: str) -> int:
+    """How many bytes a text is as an element of an array that is sent."""
+    return len(text.encode()) + text.count('"') + text.count("\\") + len('"",')
 
 
 def check_text(field: str, value: object) -> str:

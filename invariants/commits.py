@@ -24,6 +24,8 @@ from invariants.witness import Witness, error_of, is_undecided
 COMMIT: Final = "store.commit"
 # What a commit may be refused with, and what keeps it from being sent at all.
 REFUSALS: Final = ("StoreConflict", "EventAlreadyProcessed")
+# A refusal whose reason was lost on the way, and is not to be judged for want of it.
+UNEXPLAINED: Final = "ConflictUnexplained"
 NOT_SENT: Final = ("UnstorableValue", "Unavailable", "PoolTimeout")
 
 
@@ -228,7 +230,7 @@ class ConflictTyped(Watcher):
         for o in self.named(COMMIT):
             if o.type != "fail" or is_undecided(o):
                 continue
-            self.checked += 1
+            self.checked += error_of(o).get("error") != UNEXPLAINED
             problem = self._problem(o)
             if problem is not None:
                 self.findings.add(
@@ -243,7 +245,7 @@ class ConflictTyped(Watcher):
         kind, found = error.get("error"), error.get("found")
         if kind in NOT_SENT:
             return None
-        if kind not in REFUSALS:
+        if kind not in (*REFUSALS, UNEXPLAINED):
             return f"ended with {kind}: {error.get('message', '')}"
         if kind == "StoreConflict" and found == expected:
             return "was refused, and found the very version that it expected"

@@ -1,23 +1,23 @@
-"""What leaves the store: emits, timers and forks, from the commit that made them to the relay that took them out.
+"""What leaves the store: emits and forks, from the commit that made them to the relay that took them out.
 
-1. A row of the outbox, of the spawns or of the timers goes when its work is done, and not before.
+1. A row of the outbox or of the spawns goes when its work is done, and not before.
 2. A relay may die between the work and the row's end: the work is done again. What must be once is once for other
-   reasons: a marker, an existing child, a time that still matches.
+   reasons: a marker, an existing child.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_right
 from typing import Final
 
 import msgspec
 
 from invariants.changes import Changes, Columns
-from invariants.commits import about, writer
+from invariants.commits import about
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Transaction
-from invariants.rules import Rest, Watcher
-from invariants.stored import FORKED, QUEUED, SAVED, SENT, TIMED, Timed, event_id
+from invariants.rules import Rest, Watcher, bare
+from invariants.stored import FORKED, QUEUED, SAVED, SENT, event_id
 from invariants.verdict import MAX_VIOLATIONS
 from invariants.witness import Witness
 
@@ -75,13 +75,17 @@ class OutboxNoLoss(Watcher):
         self._abroad: list[_Emit] = []
         self._forked: dict[str, int] = {}
         self._named: dict[int, list[Operation]] = {}
-        # One that took what it could and never said what that was may have delivered any row.
-        self._unknown = False
-        for operation in (*self.named("relay.deliver"), *self.named("relay.broadcast")):
-            seqs = delivered(operation)
-            self._unknown |= seqs is None
-            for seq in seqs or ():
-                self._named.setdefault(seq, []).append(operation)
+        # By whether the rows have a target: when those began that never said what they took, and the rows that went
+        # without a word, by transaction.
+        self._silent: dict[bool, list[int]] = {True: [], False: []}
+        self._unclaimed: dict[bool, list[tuple[Transaction, list[_Emit]]]] = {True: [], False: []}
+        for name in ("relay.deliver", "relay.broadcast"):
+            for operation in self.named(name):
+                seqs = delivered(operation)
+                if seqs is None:
+                    self._silent[name == "relay.deliver"].append(operation.begun_us)
+                for seq in seqs or ():
+                    self._named.setdefault(seq, []).append(operation)
 
     def transaction(self, transaction: Transaction, changes: Changes) -> None:
         stored = changes.stored
@@ -145,11 +149,11 @@ class OutboxNoLoss(Watcher):
         emit = self._pending.pop(seq, None)
         if emit is None:
             return
-        told = self._named and not self._unknown
-        if told and not any(o.type != "fail" for o in self._named.get(seq, ())):
-            self._add(
-                transaction, emit, "was acknowledged, and no relay delivered it", self._named.get(seq, [])
-            )
+        if self._named and not any(o.type != "fail" for o in self._named.get(seq, ())):
+            unclaimed = self._unclaimed[emit.target is not None]
+            if not unclaimed or unclaimed[-1][0].number != transaction.number:
+                unclaimed.append((bare(transaction), []))
+            unclaimed[-1][1].append(emit)
         if emit.target is None or emit.event is None:
             return
         if not self.elsewhere.is_here(emit.target):
@@ -175,6 +179,8 @@ class OutboxNoLoss(Watcher):
                 self.findings.add(
                     f"{operation.process} delivers rows {seqs}: not oldest first", (), None, [operation]
                 )
+        for targeted in (True, False):
+            self._judge_unclaimed(targeted, rest.evidence.clock_slack_ms * 1_000)
         if self._publishes:
             for emit in (*self._lost, *self._early.values()):
                 self._add(None, emit, "was acknowledged and never delivered")
@@ -184,6 +190,24 @@ class OutboxNoLoss(Watcher):
             for emit in self._pending.values():
                 self._add(None, emit, "stands in the outbox at rest")
         return self.elsewhere.why_unknown
+
+    def _judge_unclaimed(self, targeted: bool, slack_us: float) -> None:
+        """A delivery of unknown outcome is one transaction, after its beginning: of rows that no relay names it excuses
+        those of one transaction, and no others."""
+        begun = sorted(self._silent[targeted])
+        excused, now_us = 0, 0
+        for transaction, emits in self._unclaimed[targeted]:
+            now_us = max(now_us, transaction.committed_us)
+            if excused < bisect_right(begun, now_us + slack_us):
+                excused += 1
+                continue
+            for emit in emits:
+                self._add(
+                    transaction,
+                    emit,
+                    "was acknowledged, and no relay delivered it",
+                    self._named.get(emit.seq, []),
+                )
 
     def _judge_abroad(self) -> None:
         """Emits to other shards: published there, in the order of their emitter, and after their target was made."""
@@ -300,98 +324,3 @@ class SpawnOnce(Watcher):
             (),
             about(child, *([] if parent is None else [parent])),
         )
-
-
-class TimerRearm(Watcher):
-    """A timer that goes without a commit was fired at the very time that it was armed for."""
-
-    name = "timer-rearm"
-    statement = (
-        "a re-armed timer survives a stale sweep; a cancelled one never fires after the cancel's commit was "
-        "seen"
-    )
-    groups = SAVED | TIMED | SENT
-    needs_history = True
-
-    def __init__(self, columns: Columns | None, witness: Witness | None) -> None:
-        super().__init__(columns, witness)
-        self._fired: dict[tuple[str, str, float], list[Operation]] = {}
-        # Where no sweep is on record, nobody says what was fired.
-        self._sweeps = self.named("relay.timers")
-        self._unknown_sweeps = False
-        for sweep in self._sweeps:
-            if sweep.type == "ok":
-                for execution, path, fire_at in sweep.result["fired"]:
-                    self._fired.setdefault((execution, path, fire_at), []).append(sweep)
-            else:
-                self._unknown_sweeps = True
-        self._armed: set[tuple[str, str, float]] = set()
-        # Ids of the events that timers became.
-        self._events: set[str] = set()
-        # The commits that cancelled a timer which was not armed for the same time again.
-        self._cancelled: dict[tuple[str, str, float], Operation] = {}
-
-    def transaction(self, transaction: Transaction, changes: Changes) -> None:
-        written = {saved.id: saved.after for saved in changes.stored.saved if saved.after is not None}
-        if not written:
-            self._fire(transaction, changes)
-        for timed in changes.stored.timed:
-            self.checked += 1
-            if timed.after is not None:
-                key = (timed.execution, timed.path, timed.after)
-                self._armed.add(key)
-                self._cancelled.pop(key, None)
-            if timed.before is None or timed.before == timed.after:
-                continue
-            key = (timed.execution, timed.path, timed.before)
-            version = written.get(timed.execution)
-            if version is None:
-                self._swept(transaction, timed, key)
-            elif (operation := writer(self.witness, timed.execution, version)) is not None:
-                self._cancelled[key] = operation
-
-    def _fire(self, transaction: Transaction, changes: Changes) -> None:
-        """What stands in the outbox without a commit is a timer that fired, and it goes with that."""
-        gone = Counter(timed.execution for timed in changes.stored.timed if timed.after is None)
-        for sent in changes.stored.sent:
-            if not sent.born:
-                continue
-            event, target = event_id(sent.event) or "no id", sent.target or ""
-            if event in self._events:
-                self._add(transaction, target, f"event {event} was the event of an earlier firing too")
-            elif not gone[target]:
-                self._add(transaction, target, f"event {event} goes out, and no timer with it")
-            self._events.add(event)
-            gone[target] -= 1
-
-    def _add(self, transaction: Transaction, execution: str, problem: str) -> None:
-        self.findings.add(f"execution {execution}: {problem}", (), transaction.number, (), about(execution))
-
-    def _swept(self, transaction: Transaction, timed: Timed, key: tuple[str, str, float]) -> None:
-        if self._sweeps and key not in self._fired and not self._unknown_sweeps:
-            fired = [at for execution, path, at in self._fired if (execution, path) == key[:2]]
-            told = (
-                f"fired for {', '.join(f'{at:.6f}' for at in sorted(fired))} only" if fired else "never fired"
-            )
-            self.findings.add(
-                f"timer {timed.path} of execution {timed.execution}, armed for {timed.before:.6f}, is gone without a "
-                f"commit: it was {told}",
-                (), transaction.number, (), about(timed.execution),
-            )  # fmt: skip
-
-    def conclude(self, _: Rest) -> str | None:
-        for key, sweeps in self._fired.items():
-            execution, path, fire_at = key
-            cancel = self._cancelled.get(key)
-            for sweep in sweeps:
-                if key not in self._armed:
-                    problem = "was never armed"
-                elif cancel is not None and cancel.end_ns is not None and cancel.end_ns < sweep.start_ns:
-                    problem = "was cancelled by a commit that had been answered before"
-                else:
-                    continue
-                self.findings.add(
-                    f"{sweep.process} fires timer {path} of execution {execution} for {fire_at:.6f}, which {problem}",
-                    (), None, [sweep] if cancel is None else [cancel, sweep], about(execution),
-                )  # fmt: skip
-        return None

@@ -48,8 +48,8 @@ class Span:
         over = next((o for o in phases if began is not None and o.start_ns > began.start_ns), None)
         self._from_ns = 0 if began is None else began.start_ns
         self._to_ns = 2**63 if over is None else over.start_ns
-        self._from_us = 0 if began is None else (began.start_ns + began.wall_offset_ns) // 1000
-        self._to_us = 2**63 if over is None else (over.start_ns + over.wall_offset_ns) // 1000
+        self._from_us = 0 if began is None else began.begun_us
+        self._to_us = 2**63 if over is None else over.begun_us
 
     def holds(self, operation: Operation) -> bool:
         """Whether the operation began within it."""

@@ -221,7 +221,7 @@ class NoLostJob:
         self.checked += 1
         key, o = insert.job["correlation_key"], insert.operation
         slack_us = int(slack_ms * 1000)
-        begun = (o.start_ns + o.wall_offset_ns) // 1000 - slack_us
+        begun = o.begun_us - slack_us
         over = ((o.end_ns or 0) + o.wall_offset_ns) // 1000 + slack_us
         spans = self._spans.get(key, [])
         if any(since <= over and (until is None or until >= begun) for _, since, until in spans):

@@ -124,6 +124,11 @@ class Watcher:
         return () if self.witness is None else self.witness.named.get(operation, ())
 
 
+def bare(transaction: Transaction) -> Transaction:
+    """When it was, without what it did: to be remembered."""
+    return msgspec.structs.replace(transaction, changes=())
+
+
 def microseconds(text: bytes) -> int:
     """A timestamptz of a session in UTC and ISO style as microseconds since 1970; infinities and far years
     clamp."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from invariants.commits import CasChain, CommitAtomic, ConflictTyped, EffectOnce, UnknownOutcome
-from invariants.deliveries import OutboxNoLoss, SpawnOnce, TimerRearm
+from invariants.deliveries import OutboxNoLoss, SpawnOnce
 from invariants.endings import ExecutionEnds
 from invariants.readings import ListingComplete, ReadFresh, TraceRing
 from invariants.rules import Watcher
+from invariants.timers import TimerRearm
 
 __all__ = ["STORE_ALWAYS", "STORE_RULES"]
 

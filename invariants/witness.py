@@ -29,10 +29,11 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     store.load         {"execution": id}                  → {"version": v or None}
     store.commit       {"execution", "expected": old, "event": event id or None, "emits": n, "timers": n, "spawns": n,
                         "trace": bool}                    → {"version": old + 1}
-                       a `fail` has {"error": "StoreConflict" or "EventAlreadyProcessed", "found": v or None} and may
-                       say {"version": the object's, "clean": no transaction was left open}; `info` is what
-                       CommitOutcomeUnknown says. `"ends": true` beside it: the execution comes to an end by itself, as
-                       soon as those that `"needs": [ids]` names are there
+                       a `fail` has {"error": "StoreConflict" or "EventAlreadyProcessed", "found": v or None}, or
+                       {"error": "ConflictUnexplained", "found": None} where that was lost, and may say {"version": the
+                       object's, "clean": no transaction was left open}; `info` is what CommitOutcomeUnknown says.
+                       `"ends": true` beside it: the execution comes to an end by itself, as soon as those that
+                       `"needs": [ids]` names are there
     store.list         {"filters": {…}}                   → {"ids": [of one complete paging]}
     relay.deliver      {"seqs": [oldest first]}           → {}, or {} → {"seqs"}; relay.broadcast the same
     relay.spawn        {}                                 → {"seqs"}

@@ -24,6 +24,13 @@ RATES = {
     "events_delivered": "events delivered",
     "transactions": "transactions",
 }
+# What each of these rules has looked at, one by one, when nothing was under way any more.
+BROUGHT_TO_REST = {
+    "execution-ends": "executions came to their end",
+    "outbox-no-loss": "emits were delivered",
+    "spawn-once": "children were made once",
+    "effect-once": "events took effect once",
+}
 LATENCIES = (
     "insert", "insert_many", "claim", "step", "flush", "heartbeat", "reap",
     "store.load", "store.commit", "store.list", "relay.spawn", "relay.deliver", "relay.timers",
@@ -47,10 +54,20 @@ def print_summary(judged: Judged) -> None:
         said = ", ".join(f"{count:,} {name}" for name, count in verdict.effects.items())
         console.print(f"under faults: {said or 'nothing to see'}", soft_wrap=True)
     print_exercises(console, judged.report.exercised)
+    if at_rest := _at_rest(judged):
+        console.print(f"at rest: {', '.join(at_rest)}", soft_wrap=True)
     print_report(console, judged.report)
     print_verdict(console, verdict.verdict, verdict.reason)
     console.print(f"recorded in {judged.folder}", soft_wrap=True)
     console.print(f"again: {verdict.reproduce}", soft_wrap=True)
+
+
+def _at_rest(judged: Judged) -> list[str]:
+    return [
+        f"{max(0, each.checked - each.violated):,} of {each.checked:,} {BROUGHT_TO_REST[each.invariant]}"
+        for each in judged.report.judgements
+        if each.invariant in BROUGHT_TO_REST and each.checked and each.verdict in ("held", "violated")
+    ]
 
 
 def tell(folder: Path) -> None:

@@ -26,10 +26,11 @@ from engine.store import execution as stored
 from engine.store.encoding import Prepared, event_of, execution_of, prepare
 from engine.store.execution import Event
 from engine.transport.queue import event_text
+from engine.values import MAX_SENT_BYTES
 
 # Lanes of the outbox; `outbox_lane` and `relay/move` know this number too.
 LANES = 16
-# How long a relay may leave the spawns alone that it has locked, before its session is ended.
+# How long a relay may leave a transaction alone that holds spawns or its turn, before its session is ended.
 PATIENCE_MS = 10_000
 
 
@@ -81,10 +82,10 @@ class Handover:
         yield (Begin(), call(self._sql["relay/patience"], str(PATIENCE_MS)))
         # Sent alone: a pipeline ends with a message that makes the server forget to watch the idle session.
         rows = yield call(self._sql["relay/spawns"], after, limit)
-        born, refused = _births(rows)
+        born, refused, last = _births(rows)
         if not born:
             yield Commit()
-            return Spawned(refused=tuple(refused), last=rows[-1][0] if rows else None)
+            return Spawned(refused=tuple(refused), last=last)
         births, children = zip(*born, strict=True)
         [[made, _, _]], _ = yield (
             call(
@@ -99,7 +100,15 @@ class Handover:
             ),
             Commit(),
         )
-        return Spawned(tuple(each.seq for each in births), tuple(made), tuple(refused), rows[-1][0])
+        return Spawned(tuple(each.seq for each in births), tuple(made), tuple(refused), last)
+
+    def turn(self) -> Operation[bool]:
+        """Within a transaction of the caller's: have the outbox and the spawns of this database to oneself until it
+        ends. False where another has them."""
+        [[mine]] = yield call(self._sql["relay/turn"])
+        if mine:
+            yield call(self._sql["relay/patience"], str(PATIENCE_MS))
+        return bool(mine)
 
     def sweep(self, limit: int, now: float | None) -> Operation[list[Fired]]:
         """Fire up to `limit` due timers. `now`, in seconds since the epoch, is for tests; None: the server's clock."""
@@ -107,15 +116,23 @@ class Handover:
         return [Fired(*row) for row in rows]
 
 
-def _births(rows: Sequence[Row]) -> tuple[list[tuple[Birth, Prepared]], list[int]]:
-    births, refused = [], []
+def _births(rows: Sequence[Row]) -> tuple[list[tuple[Birth, Prepared]], list[int], int | None]:
+    """The children of the first rows, as many as can be sent at once; what can be no child's; the last row's seq."""
+    births: list[tuple[Birth, Prepared]] = []
+    refused: list[int] = []
+    last, size = None, 0
     for seq, _parent_id, child_id, root_path, context, definition_id, data in rows:
-        if definition_id is None:
-            refused.append(seq)
-            continue
         try:
+            if definition_id is None:
+                raise ValueError("it has no parent")
             one = birth(seq, execution_of(data, 1), child_id, root_path, context_of(context))
-            births.append((one, prepare(stored.Commit(execution=one.child))))
+            prepared = prepare(stored.Commit(execution=one.child))
         except (ValueError, RecursionError):
             refused.append(seq)
-    return births, refused
+        else:
+            size += prepared.bytes_sent
+            if births and size > MAX_SENT_BYTES // 2:
+                break
+            births.append((one, prepared))
+        last = seq
+    return births, refused, last

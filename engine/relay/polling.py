@@ -10,8 +10,10 @@ import psycopg
 
 from engine.observer import Observer
 from engine.sessions import OutcomeUnknown, Unavailable
+from engine.store.execution import CommitOutcomeUnknown
 
-FAILURES = (psycopg.Error, OutcomeUnknown, Unavailable)
+# What says nothing of the loop's own work, which is done again.
+FAILURES = (psycopg.Error, OutcomeUnknown, Unavailable, CommitOutcomeUnknown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ number may run at once, and any may die at any moment.
 
 Events without a target go to `on_broadcast`, at least once and in order; what it raises is counted as
 `broadcast_failed`, and the event and those behind it wait. Without a handler they are dropped, and counted as
-`broadcast_dropped`. Spawns that can never be done are left, and counted in every pass as `spawn_refused`.
+`broadcast_dropped`. Events that are too much for one statement go one by one, counted as `batch_too_large`. Spawns that
+can never be done are left, and counted in every pass as `spawn_refused`.
 
 Errors: as the transport's. Every call can be made again.
 """
@@ -21,6 +22,8 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
+
+import psycopg
 
 from engine.observer import LoggingObserver, Observer
 from engine.operation import Operation
@@ -39,7 +42,7 @@ T = TypeVar("T")
 OnBroadcast = Callable[[Event], Awaitable[object]]
 
 
-class _Service(ABC):
+class Service(ABC):
     """Sessions, a loop, and how they begin and end."""
 
     def __init__(
@@ -75,7 +78,7 @@ class _Service(ABC):
         return await self._sessions.run(name, {}, operation, report)
 
 
-class AsyncRelay(_Service):
+class AsyncRelay(Service):
     """Makes children and delivers what is in the outbox. Use it with `async with`.
 
     `batch`: rows of one statement, of each of up to `lanes` lanes. `handover`: the operations, for tests that break
@@ -109,15 +112,20 @@ class AsyncRelay(_Service):
         for _ in range(PAGES):
             # Relays that begin at different lanes stay out of each other's way, and no lane is always the last.
             self._first_lane = (self._first_lane + self._lanes) % LANES
-            seqs = await self._send(
-                "relay.deliver",
-                self._handover.move(self._lanes, self._batch, self._first_lane),
-                lambda seqs: {"seqs": seqs},
-            )
+            try:
+                seqs = await self._move(self._lanes, self._batch)
+            except psycopg.errors.ProgramLimitExceeded:
+                # Together they are more than one array of the server's can hold.
+                self._observer.count("batch_too_large")
+                seqs = await self._move(1, 1)
             total += len(seqs)
             if not seqs:
                 break
         return total
+
+    async def _move(self, lanes: int, batch: int) -> list[int]:
+        operation = self._handover.move(lanes, batch, self._first_lane)
+        return await self._send("relay.deliver", operation, lambda seqs: {"seqs": seqs})
 
     async def broadcast(self) -> int:
         """Hand on what has no target, one batch. Returns how many rows."""
@@ -165,7 +173,7 @@ class AsyncRelay(_Service):
         return total
 
 
-class AsyncTimerSweeper(_Service):
+class AsyncTimerSweeper(Service):
     """Fires due timers: each becomes an event in the outbox. Use it with `async with`."""
 
     def __init__(
@@ -197,7 +205,7 @@ class AsyncTimerSweeper(_Service):
 class _Blocking:
     """Runs an asynchronous service on an event loop of its own. For one thread."""
 
-    def __init__(self, service: _Service) -> None:
+    def __init__(self, service: Service) -> None:
         self._runner = asyncio.Runner()
         self._service = service
         self._open = False

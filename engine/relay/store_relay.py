@@ -13,11 +13,9 @@ Rules:
    nothing behind it: where a reading brings nothing else, the next is longer.
 4. A child's start event is published after the child is saved, also where the child was there already: who saved it
    may have died before it published.
-5. A timer's event has an id that follows from the execution, the path and `fire_at`: two relays that both fire it are
-   one event. A commit that cancels the timer between the reading and the publishing comes too late here, and one that
-   arms it anew for the same instant may lose it; `engine.relay.handover` has neither hole.
+5. A timer is fired by a commit (`engine.relay.firing`): its event goes into the outbox, and is delivered from there.
 
-`sweep` is not for use beside `AsyncTimerSweeper`, whose events have other ids.
+`sweep` is not for use beside `AsyncTimerSweeper`, which fires without one.
 
 An observer is told `relay.deliver` and `relay.spawn` with the seqs of the rows that are taken on, before they are, and
 `relay.timers` with what was fired, where there is anything to do.
@@ -25,42 +23,38 @@ An observer is told `relay.deliver` and `relay.spawn` with the seqs of the rows 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 from engine.observer import LoggingObserver, Observer
+from engine.relay import firing
 from engine.relay.children import birth
-from engine.sessions import describe_error
-from engine.store.encoding import MAX_ROWS, derived_id
+from engine.relay.driving import Steps, checked, drive, drive_async, told
+from engine.store.encoding import MAX_ROWS
 from engine.store.execution import Event, Execution, StoreConflict
-from engine.values import UnstorableValue
+from engine.values import TooLarge, UnstorableValue
 
-# Rows of one reading, and calls of an asynchronous relay that are under way at once.
+# Rows of one reading.
 BATCH = 100
-AT_ONCE = 4
 
-T = TypeVar("T")
-Call: TypeAlias = Callable[[], Any]
-# What a relay does, written once: it yields a call of the store or the transport and is sent the answer, or several
-# whose order does not matter, and is sent their answers and errors.
-Steps: TypeAlias = Generator[Call | Sequence[Call], Any, T]
 Rows: TypeAlias = Sequence[tuple[str, Event]]
 
 
-class Store(Protocol):
+class Source(Protocol):
+    """Where rows are read that are to be relayed; the answers may be awaitable."""
+
+    def pending_outbox(self, limit: int) -> Any: ...
+    def pending_spawns(self, limit: int) -> Any: ...
+
+
+class Store(firing.Store, Source, Protocol):
     """What is needed of a store; the answers may be awaitable."""
 
-    def load(self, execution_id: str) -> Any: ...
     def save(self, execution: Execution) -> Any: ...
-    def pending_outbox(self, limit: int) -> Any: ...
     def ack_outbox(self, seq: int) -> Any: ...
-    def pending_spawns(self, limit: int) -> Any: ...
     def ack_spawn(self, seq: int) -> Any: ...
-    def due_timers(self, now: float, limit: int) -> Any: ...
-    def delete_timer(self, execution_id: str, path: str, fire_at: float) -> Any: ...
 
 
 class Transport(Protocol):
@@ -69,16 +63,8 @@ class Transport(Protocol):
     def publish_many(self, items: Rows) -> Any: ...
 
 
-def timer_event(execution_id: str, path: str, fire_at: float) -> Event:
-    """The event of a timer that fires."""
-    return Event(
-        id=derived_id("timer", execution_id, path, repr(fire_at)),
-        kind="timer",
-        payload={"path": path, "fire_at": fire_at},
-    )
-
-
 def delivering(
+    source: Source,
     store: Store,
     transport: Transport,
     limit: int,
@@ -86,12 +72,12 @@ def delivering(
     observer: Observer,
 ) -> Steps[int]:
     """Deliver up to `limit` outbox rows. Returns how many."""
-    ready = yield from _deliverable(store, limit)
+    ready = yield from _deliverable(source, store, limit)
     if not ready:
         return 0
     seqs = [seq for seq, _, _ in ready]
     return (
-        yield from _told(
+        yield from told(
             observer,
             "relay.deliver",
             {"seqs": seqs},
@@ -101,11 +87,11 @@ def delivering(
     )
 
 
-def _deliverable(store: Store, limit: int) -> Steps[list[Any]]:
+def _deliverable(source: Source, store: Store, limit: int) -> Steps[list[Any]]:
     """Up to `limit` outbox rows, oldest first, without those that wait for their target."""
     size = limit
     while True:
-        rows = yield partial(store.pending_outbox, limit=size)
+        rows = yield partial(source.pending_outbox, limit=size)
         unborn = yield from _unborn(store, {target for _, target, _ in rows if target is not None}, limit)
         ready = [row for row in rows if row[1] not in unborn]
         if ready or len(rows) < size or size == MAX_ROWS:
@@ -125,7 +111,7 @@ def _unborn(store: Store, targets: Set[str], limit: int) -> Steps[Set[str]]:
             return unborn
     # There may be more spawns than one can read. Who is there is not to be made.
     asked = sorted(targets - unborn)
-    loaded = _checked((yield [partial(store.load, target) for target in asked]))
+    loaded = checked((yield [partial(store.load, target) for target in asked]))
     return unborn | {target for target, found in zip(asked, loaded, strict=True) if found is None}
 
 
@@ -136,9 +122,8 @@ def _handing_over(
     on_broadcast: Callable[[Event], object] | None,
 ) -> Steps[int]:
     targeted = [(target, event) for _, target, event in rows if target is not None]
-    if targeted:
-        yield lambda: transport.publish_many(targeted)
-    _checked((yield [partial(store.ack_outbox, seq) for seq, target, _ in rows if target is not None]))
+    yield from _publishing(transport, targeted)
+    checked((yield [partial(store.ack_outbox, seq) for seq, target, _ in rows if target is not None]))
     for seq, target, event in rows:
         if target is None:
             if on_broadcast is not None:
@@ -147,14 +132,30 @@ def _handing_over(
     return len(rows)
 
 
-def spawning(store: Store, transport: Transport, limit: int, observer: Observer) -> Steps[int]:
+def _publishing(transport: Transport, items: Rows) -> Steps[None]:
+    """Publish all, in their order; what is too much at once in parts."""
+    if not items:
+        return
+    try:
+        yield partial(transport.publish_many, items)
+    except TooLarge:
+        if len(items) == 1:
+            raise
+        middle = len(items) // 2
+        yield from _publishing(transport, items[:middle])
+        yield from _publishing(transport, items[middle:])
+
+
+def spawning(
+    source: Source, store: Store, transport: Transport, limit: int, observer: Observer
+) -> Steps[int]:
     """Make up to `limit` children. Returns how many spawns were done. Those that can never be done stay."""
     size = limit
     while True:
-        rows = yield partial(store.pending_spawns, limit=size)
+        rows = yield partial(source.pending_spawns, limit=size)
         done: list[int] = []
         if rows:
-            done = yield from _told(
+            done = yield from told(
                 observer,
                 "relay.spawn",
                 {"seqs": [row[0] for row in rows]},
@@ -169,14 +170,17 @@ def spawning(store: Store, transport: Transport, limit: int, observer: Observer)
 def _making(
     store: Store, transport: Transport, rows: Sequence[tuple[int, str, str, str, dict[str, Any]]]
 ) -> Steps[list[int]]:
-    parents = _checked((yield [partial(store.load, parent_id) for _, parent_id, _, _, _ in rows]))
+    # A parent that nobody can read has children that nobody can make.
+    parents = checked(
+        (yield [partial(store.load, parent_id) for _, parent_id, _, _, _ in rows]), ValueError, RecursionError
+    )
     births = []
     for (seq, _, child_id, root_path, context), parent in zip(rows, parents, strict=True):
-        if parent is not None:
+        if parent is not None and not isinstance(parent, Exception):
             with suppress(UnstorableValue):
                 births.append(birth(seq, parent, child_id, root_path, context))
     # One that is there already was made by another relay, or by this one before it died.
-    saved = _checked(
+    saved = checked(
         (yield [partial(store.save, each.child) for each in births]), StoreConflict, UnstorableValue
     )
     births = [
@@ -184,164 +188,69 @@ def _making(
     ]
     if not births:
         return []
-    yield lambda: transport.publish_many([(each.child.id, each.start) for each in births])
-    _checked((yield [partial(store.ack_spawn, each.seq) for each in births]))
+    yield from _publishing(transport, [(each.child.id, each.start) for each in births])
+    checked((yield [partial(store.ack_spawn, each.seq) for each in births]))
     return [each.seq for each in births]
 
 
-def sweeping(store: Store, transport: Transport, limit: int, now: float, observer: Observer) -> Steps[int]:
-    """Fire up to `limit` timers that are due at `now`. Returns how many."""
-    due = yield lambda: store.due_timers(now, limit=limit)
-    if not due:
-        return 0
-    return (
-        yield from _told(
-            observer,
-            "relay.timers",
-            {},
-            _firing(store, transport, due),
-            lambda _: {"fired": [list(each) for each in due]},
-        )
-    )
-
-
-def _firing(store: Store, transport: Transport, due: Sequence[tuple[str, str, float]]) -> Steps[int]:
-    yield lambda: transport.publish_many([(each[0], timer_event(*each)) for each in due])
-    _checked((yield [partial(store.delete_timer, *each) for each in due]))
-    return len(due)
-
-
-def _checked(answers: list[Any], *accepted: type[Exception]) -> list[Any]:
-    """The answers to several calls. Raises the first error that is none of the accepted."""
-    for each in answers:
-        if isinstance(each, Exception) and not isinstance(each, accepted):
-            raise each
-    return answers
-
-
-def _told(
-    observer: Observer, name: str, value: object, steps: Steps[T], report: Callable[[T], object]
-) -> Steps[T]:
-    """The steps, with the observer told when they begin and how they end."""
-    token = observer.invoke(name, value)
-    try:
-        answer = yield from steps
-    except Exception as error:
-        observer.complete(token, "info", describe_error(error))
-        raise
-    observer.complete(token, "ok", report(answer))
-    return answer
-
-
-class StoreRelay:
-    """A relay between a store and a transport that block. `on_broadcast` gets events without a target; without one
-    they are dropped."""
+class _Relaying:
+    """What is to be done, without the way of doing it."""
 
     def __init__(
         self,
         store: Store,
         transport: Transport,
         *,
+        source: Source | None = None,
         batch: int = BATCH,
         on_broadcast: Callable[[Event], object] | None = None,
         observer: Observer | None = None,
     ) -> None:
         self._store, self._transport, self._batch = store, transport, batch
+        self._source: Source = store if source is None else source
         self._on_broadcast = on_broadcast
         self._observer: Observer = LoggingObserver() if observer is None else observer
+
+    def _delivering(self) -> Steps[int]:
+        return delivering(
+            self._source, self._store, self._transport, self._batch, self._on_broadcast, self._observer
+        )
+
+    def _spawning(self) -> Steps[int]:
+        return spawning(self._source, self._store, self._transport, self._batch, self._observer)
+
+    def _sweeping(self, now: float) -> Steps[int]:
+        return firing.sweeping(self._store, self._batch, now, self._observer)
+
+
+class StoreRelay(_Relaying):
+    """A relay between a store and a transport that block. `on_broadcast` gets events without a target; without one
+    they are dropped. `source`: the part of the store whose outbox and spawns it relays; None: all of it."""
 
     def deliver(self) -> int:
         """Deliver one batch of the outbox. Returns how many rows."""
-        return _drive(
-            delivering(self._store, self._transport, self._batch, self._on_broadcast, self._observer)
-        )
+        return drive(self._delivering())
 
     def spawn(self) -> int:
         """Make one batch of children. Returns how many spawns were done."""
-        return _drive(spawning(self._store, self._transport, self._batch, self._observer))
+        return drive(self._spawning())
 
     def sweep(self, now: float) -> int:
-        """Fire one batch of timers that are due at `now`. Returns how many."""
-        return _drive(sweeping(self._store, self._transport, self._batch, now, self._observer))
+        """Fire one batch of timers that are due at `now`, into the outbox. Returns how many."""
+        return drive(self._sweeping(now))
 
 
-class AsyncStoreRelay:
-    """The asynchronous twin; `on_broadcast` is awaited."""
-
-    def __init__(
-        self,
-        store: Store,
-        transport: Transport,
-        *,
-        batch: int = BATCH,
-        on_broadcast: Callable[[Event], Awaitable[object]] | None = None,
-        observer: Observer | None = None,
-    ) -> None:
-        self._store, self._transport, self._batch = store, transport, batch
-        self._on_broadcast = on_broadcast
-        self._observer: Observer = LoggingObserver() if observer is None else observer
+class AsyncStoreRelay(_Relaying):
+    """The asynchronous twin; what `on_broadcast` returns is awaited."""
 
     async def deliver(self) -> int:
         """As `StoreRelay.deliver`."""
-        return await _drive_async(
-            delivering(self._store, self._transport, self._batch, self._on_broadcast, self._observer)
-        )
+        return await drive_async(self._delivering())
 
     async def spawn(self) -> int:
         """As `StoreRelay.spawn`."""
-        return await _drive_async(spawning(self._store, self._transport, self._batch, self._observer))
+        return await drive_async(self._spawning())
 
     async def sweep(self, now: float) -> int:
         """As `StoreRelay.sweep`."""
-        return await _drive_async(sweeping(self._store, self._transport, self._batch, now, self._observer))
-
-
-def _drive(steps: Steps[T]) -> T:
-    def tried(call: Call) -> Any:
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001  # the steps look at it
-            return error
-
-    try:
-        act = next(steps)
-        while True:
-            if not callable(act):
-                act = steps.send([tried(call) for call in act])
-                continue
-            try:
-                answer = act()
-            except Exception as error:  # noqa: BLE001  # raised again where the steps handle it
-                act = steps.throw(error)
-            else:
-                act = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-
-
-async def _drive_async(steps: Steps[T]) -> T:
-    turns = asyncio.Semaphore(AT_ONCE)
-
-    async def tried(call: Call) -> Any:
-        async with turns:
-            try:
-                return await call()
-            except Exception as error:  # noqa: BLE001  # the steps look at it
-                return error
-
-    try:
-        act = next(steps)
-        while True:
-            if not callable(act):
-                act = steps.send(await asyncio.gather(*map(tried, act)))
-                continue
-            try:
-                answer = await act()
-            except Exception as error:  # noqa: BLE001  # raised again where the steps handle it
-                act = steps.throw(error)
-            else:
-                act = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+        return await drive_async(self._sweeping(now))

@@ -6,22 +6,20 @@
 
 With one database everything is handed over within it. With several, executions are spread over them by their ids
 (`engine.store.shards`), each database's timers are swept into its own outbox, and what is in an outbox is delivered at
-least once to the database that its target lives in. Any number of processes may run the same stack; every one must name
-the same databases in the same order.
+least once to the database that its target lives in, by one process at a time (`engine.relay.across`). Any number of
+processes may run the same stack; every one must name the same databases in the same order.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
 from engine.observer import LoggingObserver, Observer
-from engine.relay import AsyncRelay, AsyncStoreRelay, AsyncTimerSweeper, Polling
+from engine.relay import AsyncRelay, AsyncRelayAcross, AsyncStoreRelay, AsyncTimerSweeper, Polling
 from engine.relay.handover import Handover
-from engine.relay.polling import poll
 from engine.statechart.chart import Chart
 from engine.statechart.step import start_event
 from engine.statechart.worker import BATCH, LEASE_S, Worker
@@ -102,7 +100,11 @@ class Stack:
                 relay = AsyncRelay(self._dsns[0], **loops)
                 self._loops.append((await enter(relay)).run)
             else:
-                self._loops.append(self._relay_across)
+                for place, dsn in enumerate(self._dsns):
+                    across = AsyncRelayAcross(
+                        dsn, place, self.store, self.transport, across=self._across, **loops
+                    )
+                    self._loops.append((await enter(across)).run)
             self._open = opening.pop_all()
         return self
 
@@ -122,13 +124,3 @@ class Stack:
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
-
-    async def _relay_across(self, stop: asyncio.Event) -> None:
-        relay = self._across(self.store, self.transport, observer=self._observer)
-
-        async def tick() -> int:
-            return await relay.spawn() + await relay.deliver()
-
-        # Not all at the same moment: what several deliver at once is delivered as often.
-        await asyncio.sleep(random.random() * self._polling.min_interval_ms / 1_000)
-        await poll(tick, stop, self._polling, self._observer)

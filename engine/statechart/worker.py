@@ -43,6 +43,7 @@ from engine.store import (
 )
 from engine.store.encoding import key
 from engine.store.execution import Refusal
+from engine.store.telling import outcome
 from engine.transport import Message
 
 # Groups of one claim.
@@ -260,7 +261,7 @@ class Worker:
 
     async def _commit_together(self, works: Sequence[_Work]) -> list[Refusal | None]:
         commits = [_commit_of(work) for work in works]
-        tokens = [self._observer.invoke("store.commit", _told(commit)) for commit in commits]
+        tokens = [self._observer.invoke("store.commit", commit.told()) for commit in commits]
         try:
             refusals = await self._store.commit_many(commits)
         except BaseException as error:
@@ -272,15 +273,7 @@ class Worker:
                     self._observer.complete(token, kind, describe_error(error))
             raise
         for token, commit, refusal in zip(tokens, commits, refusals, strict=True):
-            match refusal:
-                case None:
-                    self._observer.complete(token, "ok", {"version": commit.execution.version})
-                case CommitOutcomeUnknown():
-                    self._observer.complete(token, "info", describe_error(refusal))
-                case _:
-                    found = refusal.found if isinstance(refusal, StoreConflict) else None
-                    told = {"error": type(refusal).__name__, "found": found}
-                    self._observer.complete(token, "fail", told)
+            self._observer.complete(token, *outcome(commit, refusal))
         return refusals
 
 
@@ -302,15 +295,3 @@ def _commit_of(work: _Work) -> Commit:
         spawns=effects.spawns,
         trace=effects.trace,
     )
-
-
-def _told(commit: Commit) -> dict[str, object]:
-    return {
-        "execution": commit.execution.id,
-        "expected": commit.execution.version,
-        "event": commit.processed_event_id,
-        "emits": len(commit.emits),
-        "timers": len(commit.timers),
-        "spawns": len(commit.spawns),
-        "trace": commit.trace is not None,
-    }

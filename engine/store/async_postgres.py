@@ -8,30 +8,30 @@ Each operation has a connection of its own, so as many run at once as the pool i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self, TypeVar
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from engine import sessions
 from engine.operation import Operation, perform_async
 from engine.schema import migrate
 from engine.statements import Catalogue
 from engine.store.arrival import INTERVAL_S, RETRIES, await_server_async
+from engine.store.calls import Awaiting
 from engine.store.encoding import ROWS, TRACE_MAX
 from engine.store.execution import (
     Commit,
     CommitOutcomeUnknown,
-    Emit,
+    ConflictUnexplained,
     Event,
     Execution,
     Page,
     Refusal,
-    Spawn,
-    TimerOp,
+    StoreConflict,
 )
-from engine.store.operations import Operations
+from engine.store.operations import QUESTIONS, Operations
 from engine.store.postgres import ConnectionLost
 
 Json = Any
@@ -43,7 +43,7 @@ POOL_SIZE = 10
 POOL_TIMEOUT_S = 30.0
 
 
-class AsyncPostgresStore:
+class AsyncPostgresStore(Awaiting):
     """The asynchronous twin of `PostgresStore`; made by `from_dsn`. Errors and results are the same.
 
     A cancelled operation has its connection thrown away, not given back: what it was in the midst of is the server's to
@@ -82,12 +82,6 @@ class AsyncPostgresStore:
         await pool.open(wait=True, timeout=POOL_TIMEOUT_S)
         return store
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
-
     async def close(self) -> None:
         """Hang up."""
         await self._pool.close()
@@ -104,35 +98,23 @@ class AsyncPostgresStore:
         """As `PostgresStore.is_processed`."""
         return await self._run(self._operations.is_processed(execution_id, event_id))
 
-    async def save(self, execution: Execution) -> None:
-        """As `PostgresStore.save`."""
-        await self.commit(execution)
-
-    async def commit(
-        self,
-        execution: Execution,
-        emits: Sequence[Emit | tuple[str | None, Event]] = (),
-        processed_event_id: str | None = None,
-        timers: Sequence[TimerOp] = (),
-        spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = (),
-        trace: Mapping[str, Json] | None = None,
-    ) -> None:
-        """As `PostgresStore.commit`."""
-        commit = Commit(
-            execution=execution, emits=emits, processed_event_id=processed_event_id,
-            timers=timers, spawns=spawns, trace=trace,
-        )  # fmt: skip
+    async def _commit(self, commit: Commit) -> None:
         try:
             await self._run_commit(self._operations.commit(commit))
         except ConnectionLost as lost:
-            raise CommitOutcomeUnknown(execution.id) from lost.error
+            raise CommitOutcomeUnknown(commit.execution.id) from lost.error
+        except ConflictUnexplained as conflict:
+            raise await self._explained(conflict) from None
 
     async def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """As `PostgresStore.commit_many`."""
         try:
-            return list(await self._run_commit(self._operations.commit_many(commits)))
+            answers = await self._run_commit(self._operations.commit_many(commits))
         except ConnectionLost:
             return [CommitOutcomeUnknown(commit.execution.id) for commit in commits]
+        return [
+            await self._explained(each) if isinstance(each, ConflictUnexplained) else each for each in answers
+        ]
 
     async def pending_outbox(self, limit: int = ROWS) -> list[tuple[int, str | None, Event]]:
         """As `PostgresStore.pending_outbox`."""
@@ -177,6 +159,17 @@ class AsyncPostgresStore:
         """As `PostgresStore.list_executions`."""
         operation = self._operations.list_executions(status, definition_id, roots_only, limit, cursor)
         return await self._run(operation)
+
+    async def _explained(self, conflict: ConflictUnexplained) -> StoreConflict:
+        for _ in range(QUESTIONS):
+            try:
+                return await self._run(self._operations.explain(conflict))
+            except PoolTimeout:
+                # It has waited long enough.
+                break
+            except psycopg.Error:
+                continue
+        return conflict
 
     async def _run(self, operation: Operation[T]) -> T:
         try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, TypeVar
@@ -30,10 +30,20 @@ from engine.store.execution import (
     Event,
     Execution,
     ExecutionSummary,
+    Page,
     Spawn,
     TimerOp,
 )
-from engine.values import MAX_JSON_DEPTH, UnstorableValue, check_key, check_text, to_json_text
+from engine.values import (
+    MAX_JSON_DEPTH,
+    MAX_SENT_BYTES,
+    TooLarge,
+    UnstorableValue,
+    bytes_sent,
+    check_key,
+    check_text,
+    to_json_text,
+)
 
 # Two of them share an index row, which holds 2,704 bytes.
 MAX_KEY_BYTES = 1_000
@@ -41,12 +51,14 @@ MAX_KEY_BYTES = 1_000
 MAX_VERSION = 2**31 - 1
 # Steps that a trace may keep, and the default.
 MAX_TRACE, TRACE_MAX = 1_000_000, 200
-# Commits, and characters of them, in one batch: it travels as a few parameters, of less than 1 GB each.
-MAX_BATCH, MAX_BATCH_CHARS = 10_000, 256 * 1024 * 1024
+# Commits of one batch.
+MAX_BATCH = 10_000
 # Rows that one reading may ask for, and how many it gets where it does not say.
 MAX_ROWS, ROWS = 10_000, 1_000
 # Emits, spawns and timers of one commit.
 MAX_EFFECTS = 10_000
+
+_SEQS = range(-(2**63), 2**63)
 
 T = TypeVar("T")
 
@@ -79,13 +91,13 @@ class Prepared:
         return not self.outbox and not self.spawns and not self.timers and self.trace is None
 
     @property
-    def chars(self) -> int:
-        """About how many characters it sends."""
+    def bytes_sent(self) -> int:
+        """How many bytes its large parts are when they are sent."""
         return (
-            len(self.data)
-            + sum(len(event) for _, event in self.outbox)
-            + sum(len(context) for _, _, context in self.spawns)
-            + len(self.trace or "")
+            bytes_sent(self.data)
+            + sum(bytes_sent(event) for _, event in self.outbox)
+            + sum(bytes_sent(context) for _, _, context in self.spawns)
+            + bytes_sent(self.trace or "")
         )
 
 
@@ -100,7 +112,7 @@ def prepare(commit: Commit) -> Prepared:
     version = execution.version
     if type(version) is not int or not 0 <= version < MAX_VERSION:
         raise UnstorableValue(f"version is {version!r}; it must be from 0 to {MAX_VERSION - 1}")
-    return Prepared(
+    prepared = Prepared(
         execution=execution,
         id=_named("id", execution.id),
         definition_id=key("definition_id", execution.definition_id),
@@ -116,6 +128,9 @@ def prepare(commit: Commit) -> Prepared:
         timers=tuple({key("path", op.path): _fire_at(op) for op in commit.timers}.items()),
         trace=None if commit.trace is None else step(commit.trace),
     )
+    if (size := prepared.bytes_sent) > MAX_SENT_BYTES:
+        raise TooLarge(f"a commit is {size} bytes with its effects; the limit is {MAX_SENT_BYTES}")
+    return prepared
 
 
 def key(field: str, value: object) -> str:
@@ -161,6 +176,12 @@ def summary_of(row: Iterable[Any]) -> ExecutionSummary:
     return ExecutionSummary(**dict(zip(names, row, strict=True)))
 
 
+def page_of_rows(rows: Sequence[Iterable[Any]], limit: int) -> Page:
+    """A page out of its rows and, where there is another page, one row more."""
+    items = tuple(summary_of(row) for row in rows[:limit])
+    return Page(items, cursor_of(items[-1].id) if len(rows) > limit else None)
+
+
 def steps_of(rows: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
     """A trace as its readers know it: each step with its index."""
     return [{**json.loads(entry), "index": index} for index, entry in rows]
@@ -195,6 +216,13 @@ def statuses_of(status: str | Iterable[str] | None) -> list[str] | None:
     return wanted
 
 
+def seq_of(seq: object) -> int:
+    """The same seq. Raises UnstorableValue for what can be none."""
+    if type(seq) is not int or seq not in _SEQS:
+        raise UnstorableValue(f"seq is {seq!r:.40}; it must be a whole number of at most 64 bits")
+    return seq
+
+
 def bounded(limit: int) -> int:
     """The same limit. Raises ValueError outside of 1 to `MAX_ROWS`."""
     if type(limit) is not int or not 1 <= limit <= MAX_ROWS:
@@ -210,22 +238,25 @@ def ring(trace_max: int) -> int:
 
 
 def instant(field: str, value: object) -> float:
-    """Seconds since the epoch. Raises UnstorableValue for what is not finite."""
+    """Seconds since the epoch. Raises UnstorableValue for what is not finite, and for an integer that no float is."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnstorableValue(f"{field} must be a number, not {type(value).__name__}")
     try:
-        seconds = float(value)
+        # 0.0, for a zero's sign is lost in SQLite.
+        seconds = float(value) + 0.0
     except OverflowError:
         seconds = float("inf")
     if not isfinite(seconds):
         raise UnstorableValue(f"{field} is {value!r:.40}, which no clock will show")
+    if isinstance(value, int) and int(seconds) != value:
+        raise UnstorableValue(f"{field} is {value!r:.40}, which a float of 64 bits does not hold exactly")
     return seconds
 
 
 def _data(execution: Execution) -> str:
     names = [name for name in Execution.__struct_fields__ if name not in ("version", "children")]
     fields: dict[str, Any] = {name: getattr(execution, name) for name in names}
-    if execution.priority not in PRIORITIES:
+    if type(execution.priority) is not int or execution.priority not in PRIORITIES:
         raise UnstorableValue(f"priority is {execution.priority!r:.40}; it must be one of 0 to 4")
     if not isinstance(execution.children, dict):
         raise UnstorableValue(f"children must be a dict, not {type(execution.children).__name__}")

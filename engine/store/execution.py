@@ -128,6 +128,18 @@ class EventAlreadyProcessed(StoreConflict):
     """The event's effect on this execution was committed before; nothing was written. Drop the event."""
 
 
+class ConflictUnexplained(StoreConflict):
+    """The commit was refused and nothing was written, but the connection was lost, also when it was asked again, before
+    anybody could say which version is stored or whether the event was processed. `found` is None. Reload, as after any
+    conflict.
+    """
+
+    def __init__(self, execution_id: str, expected: int, event_id: str | None) -> None:
+        super().__init__(execution_id, expected, None)
+        self.event_id = event_id
+        self.args = (f"execution {execution_id}: expected version {expected}, found another or none",)
+
+
 class CommitOutcomeUnknown(Exception):
     """The connection was lost before the server answered: the commit may have happened, or not.
 
@@ -154,6 +166,18 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     timers: Sequence[TimerOp] = ()
     spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = ()
     trace: Mapping[str, Json] | None = None
+
+    def told(self) -> dict[str, Json]:
+        """What the history says of it before it is sent."""
+        return {
+            "execution": self.execution.id,
+            "expected": self.execution.version,
+            "event": self.processed_event_id,
+            "emits": len(self.emits),
+            "timers": len(self.timers),
+            "spawns": len(self.spawns),
+            "trace": self.trace is not None,
+        }
 
 
 # Why a commit of a batch did not happen, or may not have.

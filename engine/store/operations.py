@@ -27,29 +27,38 @@ from engine.operation import Begin, Call, Operation, Row, call
 from engine.statements import Catalogue
 from engine.store.encoding import (
     MAX_BATCH,
-    MAX_BATCH_CHARS,
     ROWS,
     TRACE_MAX,
     Prepared,
     bounded,
-    cursor_of,
     event_of,
     execution_of,
     instant,
     key,
+    page_of_rows,
     place_of,
     prepare,
     ring,
+    seq_of,
     statuses_of,
     step,
     steps_of,
-    summary_of,
 )
-from engine.store.execution import Commit, Event, EventAlreadyProcessed, Execution, Page, StoreConflict
-from engine.values import UnstorableValue
+from engine.store.execution import (
+    Commit,
+    ConflictUnexplained,
+    Event,
+    EventAlreadyProcessed,
+    Execution,
+    Page,
+    StoreConflict,
+)
+from engine.values import MAX_SENT_BYTES, TooLarge, UnstorableValue
 
 # How often a transaction that the server undid is done again. Rule 4 says when that can be.
 ATTEMPTS = 10
+# How often a store asks why a commit was refused, where the answer is lost.
+QUESTIONS = 3
 # Deadlock detected; unique violation, which only a trace's index can be.
 _UNDONE = ("40P01", "23505")
 
@@ -114,6 +123,11 @@ class Operations:
             answers[place] = refusal
         return answers
 
+    def explain(self, conflict: ConflictUnexplained) -> Operation[StoreConflict]:
+        """Ask again what a commit was refused for."""
+        rows = yield call(self._sql["store/why"], conflict.execution_id, conflict.event_id)
+        return refusal_of(conflict.execution_id, conflict.expected, *rows[0])
+
     def pending_outbox(self, limit: int = ROWS) -> Operation[list[tuple[int, str | None, Event]]]:
         """Events that are yet to be delivered, by seq."""
         rows = yield call(self._sql["store/outbox"], bounded(limit))
@@ -121,7 +135,7 @@ class Operations:
 
     def ack_outbox(self, seq: int) -> Operation[None]:
         """The event was delivered. Acking it again changes nothing."""
-        yield call(self._sql["store/ack_outbox"], seq)
+        yield call(self._sql["store/ack_outbox"], seq_of(seq))
 
     def pending_spawns(self, limit: int = ROWS) -> Operation[list[tuple[int, str, str, str, Json]]]:
         """Children that are yet to be made, by seq: (seq, parent_id, child_id, root_path, context)."""
@@ -130,7 +144,7 @@ class Operations:
 
     def ack_spawn(self, seq: int) -> Operation[None]:
         """The child was made. Acking it again changes nothing."""
-        yield call(self._sql["store/ack_spawn"], seq)
+        yield call(self._sql["store/ack_spawn"], seq_of(seq))
 
     def due_timers(self, now: float, limit: int = ROWS) -> Operation[list[tuple[str, str, float]]]:
         """Timers due at `now`, oldest first: (execution_id, path, fire_at)."""
@@ -138,7 +152,7 @@ class Operations:
         return list(rows)
 
     def delete_timer(self, execution_id: str, path: str, fire_at: float) -> Operation[None]:
-        """The timer was fired; one that was re-armed to another time stays."""
+        """The timer was fired; one that was re-armed to another time stays, to the same it does not."""
         arguments = (key("execution_id", execution_id), key("path", path), instant("fire_at", fire_at))
         yield call(self._sql["store/delete_timer"], *arguments)
 
@@ -178,8 +192,7 @@ class Operations:
             rows = yield call(self._sql["store/page"], *arguments)
         else:
             rows = yield call(self._sql["store/page_of_status"], *arguments, statuses)
-        items = tuple(summary_of(row) for row in rows[:limit])
-        return Page(items, cursor_of(items[-1].id) if len(rows) > limit else None)
+        return page_of_rows(rows, limit)
 
     def _compare_and_set(self, commit: Prepared) -> Operation[StoreConflict | None]:
         rows = yield call(
@@ -190,8 +203,7 @@ class Operations:
         if rows[0][0]:
             commit.execution.version = commit.expected + 1
             return None
-        rows = yield call(self._sql["store/why"], commit.id, commit.event)
-        return refusal_of(commit, *rows[0])
+        return (yield from self._why(commit, commit.expected))
 
     def _transaction(self, commits: Sequence[Prepared]) -> Operation[list[StoreConflict | None]]:
         for attempt in range(1, ATTEMPTS + 1):
@@ -225,18 +237,18 @@ class Operations:
         for place, (expected_, found, processed) in lost.items():
             if found is None and expected_ == 0 and not processed:
                 # The rival's first save is not in the snapshot that lost against it.
-                found, processed = yield from self._why(commits[place])
-            answers_[place] = refusal_of(commits[place], found, processed, expected_)
+                answers_[place] = yield from self._why(commits[place], expected_)
+            else:
+                answers_[place] = refusal_of(commits[place].id, expected_, found, processed)
         return answers_
 
-    def _why(self, commit: Prepared) -> Operation[tuple[int | None, bool]]:
+    def _why(self, commit: Prepared, expected: int) -> Operation[StoreConflict]:
+        unexplained = ConflictUnexplained(commit.id, expected, commit.event)
         try:
-            rows = yield call(self._sql["store/why"], commit.id, commit.event)
+            return (yield from self.explain(unexplained))
         except Exception:  # noqa: BLE001  # of whatever driver
-            # The rest of the batch is committed: its callers must not be told otherwise for want of a number.
-            return None, False
-        found, processed = rows[0]
-        return found, processed
+            # It was refused, and the rest of a batch is committed: nobody is told otherwise for want of a number.
+            return unexplained
 
     def _commit_call(self, commits: Sequence[Prepared], expected: Sequence[int]) -> Call:
         numbered = list(enumerate(commits, 1))
@@ -273,18 +285,16 @@ def check_batch(commits: Sequence[Commit]) -> None:
 
 
 def check_size(commits: Iterable[Prepared]) -> None:
-    """Raises ValueError for a batch that is too big to be sent."""
-    chars = sum(commit.chars for commit in commits)
-    if chars > MAX_BATCH_CHARS:
-        raise ValueError(f"a batch has {chars} characters of JSON; the limit is {MAX_BATCH_CHARS}")
+    """Raises TooLarge for a batch that is too big to be sent."""
+    size = sum(commit.bytes_sent for commit in commits)
+    if size > MAX_SENT_BYTES:
+        raise TooLarge(f"a batch is {size} bytes with its effects; the limit is {MAX_SENT_BYTES}")
 
 
-def refusal_of(
-    commit: Prepared, found: int | None, processed: bool, expected: int | None = None
-) -> StoreConflict:
+def refusal_of(execution_id: str, expected: int, found: int | None, processed: bool) -> StoreConflict:
     """The exception that says why a commit did not happen."""
     kind = EventAlreadyProcessed if processed else StoreConflict
-    return kind(commit.id, commit.expected if expected is None else expected, found)
+    return kind(execution_id, expected, found)
 
 
 def sqlstate(error: BaseException) -> str | None:

@@ -9,7 +9,8 @@ Threads may share one: it has one connection, and a call waits for the one befor
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, Self, TypeVar
 
 import psycopg
@@ -20,19 +21,19 @@ from engine.schema import migrate, migrate_within
 from engine.statements import Catalogue
 from engine.store import dbapi
 from engine.store.arrival import INTERVAL_S, RETRIES, await_server
+from engine.store.calls import Blocking
 from engine.store.encoding import ROWS, TRACE_MAX
 from engine.store.execution import (
     Commit,
     CommitOutcomeUnknown,
-    Emit,
+    ConflictUnexplained,
     Event,
     Execution,
     Page,
     Refusal,
-    Spawn,
-    TimerOp,
+    StoreConflict,
 )
-from engine.store.operations import Operations, sqlstate
+from engine.store.operations import QUESTIONS, Operations, sqlstate
 
 Json = Any
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class ConnectionLost(Exception):
         self.error = error
 
 
-class PostgresStore:
+class PostgresStore(Blocking):
     """The store on Postgres. The constructor creates the schema, whoever else does so at the same time.
 
     `connection`: not in autocommit mode, with no transaction open; it is the store's from now on. `trace_max`: steps
@@ -99,12 +100,6 @@ class PostgresStore:
         store._lock = threading.RLock()
         return store
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Hang up."""
         with self._lock:
@@ -122,32 +117,13 @@ class PostgresStore:
         """Whether the event's effect on the execution was committed."""
         return self._run(self._operations.is_processed(execution_id, event_id))
 
-    def save(self, execution: Execution) -> None:
-        """A commit without effects."""
-        self.commit(execution)
-
-    def commit(
-        self,
-        execution: Execution,
-        emits: Sequence[Emit | tuple[str | None, Event]] = (),
-        processed_event_id: str | None = None,
-        timers: Sequence[TimerOp] = (),
-        spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = (),
-        trace: Mapping[str, Json] | None = None,
-    ) -> None:
-        """One step with all its effects, or nothing. The execution's version is one more afterwards.
-
-        Raises, with the version as it was: StoreConflict where another is stored, EventAlreadyProcessed where the event
-        was, CommitOutcomeUnknown where the connection was lost, UnstorableValue before anything is sent.
-        """
-        commit = Commit(
-            execution=execution, emits=emits, processed_event_id=processed_event_id,
-            timers=timers, spawns=spawns, trace=trace,
-        )  # fmt: skip
+    def _commit(self, commit: Commit) -> None:
         try:
             self._run_commit(self._operations.commit(commit))
         except ConnectionLost as lost:
-            raise CommitOutcomeUnknown(execution.id) from lost.error
+            raise CommitOutcomeUnknown(commit.execution.id) from lost.error
+        except ConflictUnexplained as conflict:
+            raise self._explained(conflict) from None
 
     def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """Many commits as if one came after the other; one answer each: None where it happened, else why not.
@@ -156,9 +132,10 @@ class PostgresStore:
         that is refused harms no other. Raises ValueError for a batch above its limits.
         """
         try:
-            return list(self._run_commit(self._operations.commit_many(commits)))
+            answers = self._run_commit(self._operations.commit_many(commits))
         except ConnectionLost:
             return [CommitOutcomeUnknown(commit.execution.id) for commit in commits]
+        return [self._explained(each) if isinstance(each, ConflictUnexplained) else each for each in answers]
 
     def pending_outbox(self, limit: int = ROWS) -> list[tuple[int, str | None, Event]]:
         """Undelivered events by seq: (seq, target_id, event)."""
@@ -181,7 +158,8 @@ class PostgresStore:
         return self._run(self._operations.due_timers(now, limit))
 
     def delete_timer(self, execution_id: str, path: str, fire_at: float) -> None:
-        """The timer was fired. One that was re-armed to another time stays."""
+        """The timer was fired. One that was re-armed to another time stays; one re-armed to the same does not: who must
+        tell them apart disarms it by a commit, as `StoreRelay.sweep` does."""
         self._run(self._operations.delete_timer(execution_id, path, fire_at))
 
     def append_trace(self, execution_id: str, entry: dict[str, Json]) -> None:
@@ -203,6 +181,12 @@ class PostgresStore:
         """One page in id order. What is there throughout the paging comes exactly once, whatever comes and goes."""
         operation = self._operations.list_executions(status, definition_id, roots_only, limit, cursor)
         return self._run(operation)
+
+    def _explained(self, conflict: ConflictUnexplained) -> StoreConflict:
+        for _ in range(QUESTIONS):
+            with suppress(Exception):  # whatever the driver calls it: that it was refused is known
+                return self._run(self._operations.explain(conflict))
+        return conflict
 
     def _run(self, operation: Operation[T]) -> T:
         try:

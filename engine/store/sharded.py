@@ -12,19 +12,33 @@ else, the other shards' commits are carried out before it is raised, and a versi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Self
 
+from msgspec.structs import astuple
+
 from engine.store.async_postgres import AsyncPostgresStore
+from engine.store.calls import Awaiting, Blocking
 from engine.store.contract import AsyncStore, Json, Outbox, Spawns, Store, Timers
 from engine.store.encoding import ROWS, bounded
-from engine.store.execution import Commit, Emit, Event, Execution, Page, Refusal, Spawn, TimerOp
+from engine.store.execution import Commit, Execution, Page, Refusal
 from engine.store.operations import check_batch
 from engine.store.postgres import PostgresStore
-from engine.store.shards import addressed, check_count, grouped, oldest, page_of, shard_of, shared_out
+from engine.store.shards import (
+    addressed,
+    check_count,
+    gathered,
+    grouped,
+    oldest,
+    page_of,
+    shard_of,
+    shared_out,
+    ticketed,
+)
 
 
-class ShardedStore:
+class ShardedStore(Blocking):
     """A store over several. It owns them, and closes them. Their number and order are for ever."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
@@ -35,21 +49,10 @@ class ShardedStore:
     def from_dsns(cls, dsns: Sequence[str], **options: Any) -> Self:
         """A `PostgresStore` for each DSN; `options` are those of its `from_dsn`."""
         check_count(len(dsns))
-        stores: list[PostgresStore] = []
-        try:
-            for dsn in dsns:
-                stores.append(PostgresStore.from_dsn(dsn, **options))  # noqa: PERF401  # to close what is open
-        except BaseException:
-            for store in stores:
-                store.close()
-            raise
+        with ExitStack() as opened:
+            stores = [opened.enter_context(PostgresStore.from_dsn(dsn, **options)) for dsn in dsns]
+            opened.pop_all()
         return cls(stores)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all."""
@@ -68,42 +71,26 @@ class ShardedStore:
         """As `PostgresStore.is_processed`."""
         return self._of(execution_id).is_processed(execution_id, event_id)
 
-    def save(self, execution: Execution) -> None:
-        """A commit without effects."""
-        self._of(execution.id).save(execution)
-
-    def commit(
-        self,
-        execution: Execution,
-        emits: Sequence[Emit | tuple[str | None, Event]] = (),
-        processed_event_id: str | None = None,
-        timers: Sequence[TimerOp] = (),
-        spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = (),
-        trace: Mapping[str, Json] | None = None,
-    ) -> None:
-        """As `PostgresStore.commit`."""
-        self._of(execution.id).commit(execution, emits, processed_event_id, timers, spawns, trace)
+    def _commit(self, commit: Commit) -> None:
+        self._of(commit.execution.id).commit(*astuple(commit))
 
     def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """As `PostgresStore.commit_many`, one transaction per shard."""
         check_batch(commits)
-        answers: list[Refusal | None] = [None] * len(commits)
-        failures: list[Exception] = []
-        for shard, places in self._groups(commits).items():
+        groups = self._groups(commits)
+        outcomes: list[Sequence[Refusal | None] | Exception] = []
+        for shard, places in groups.items():
             try:
-                group = self._stores[shard].commit_many([commits[place] for place in places])
+                outcomes.append(self._stores[shard].commit_many([commits[place] for place in places]))
             except Exception as error:  # noqa: BLE001  # whatever it is, the others have their turn first
-                failures.append(error)
-            else:
-                for place, answer in zip(places, group, strict=True):
-                    answers[place] = answer
-        if failures:
-            raise failures[0]
-        return answers
+                outcomes.append(error)
+        return gathered(groups.values(), outcomes)
 
     def pending_outbox(self, limit: int = ROWS) -> Outbox:
         """As `PostgresStore.pending_outbox`."""
-        return shared_out([store.pending_outbox(limit) for store in self._stores], limit)
+        return shared_out(
+            [ticketed(*each) for each in enumerate(s.pending_outbox(limit) for s in self._stores)], limit
+        )
 
     def ack_outbox(self, seq: int) -> None:
         """As `PostgresStore.ack_outbox`."""
@@ -112,7 +99,9 @@ class ShardedStore:
 
     def pending_spawns(self, limit: int = ROWS) -> Spawns:
         """As `PostgresStore.pending_spawns`."""
-        return shared_out([store.pending_spawns(limit) for store in self._stores], limit)
+        return shared_out(
+            [ticketed(*each) for each in enumerate(s.pending_spawns(limit) for s in self._stores)], limit
+        )
 
     def ack_spawn(self, seq: int) -> None:
         """As `PostgresStore.ack_spawn`."""
@@ -158,32 +147,40 @@ class ShardedStore:
         return grouped([shard_of(commit.execution.id, len(self._stores)) for commit in commits])
 
 
-class AsyncShardedStore:
+class AsyncShard:
+    """One shard's outbox and spawns, under the seqs by which the whole store knows them."""
+
+    def __init__(self, store: AsyncStore, place: int) -> None:
+        self._store, self._place = store, place
+
+    async def pending_outbox(self, limit: int = ROWS) -> Outbox:
+        """As `PostgresStore.pending_outbox`."""
+        return ticketed(self._place, await self._store.pending_outbox(limit))
+
+    async def pending_spawns(self, limit: int = ROWS) -> Spawns:
+        """As `PostgresStore.pending_spawns`."""
+        return ticketed(self._place, await self._store.pending_spawns(limit))
+
+
+class AsyncShardedStore(Awaiting):
     """The asynchronous twin of `ShardedStore`: what concerns all shards is asked of all at once."""
 
     def __init__(self, stores: Sequence[AsyncStore]) -> None:
         check_count(len(stores))
         self._stores = tuple(stores)
+        self.shards = tuple(AsyncShard(store, place) for place, store in enumerate(stores))
 
     @classmethod
     async def from_dsns(cls, dsns: Sequence[str], **options: Any) -> Self:
         """An `AsyncPostgresStore` for each DSN; `options` are those of its `from_dsn`."""
         check_count(len(dsns))
-        stores: list[AsyncPostgresStore] = []
-        try:
-            for dsn in dsns:
-                stores.append(await AsyncPostgresStore.from_dsn(dsn, **options))  # noqa: PERF401
-        except BaseException:
-            for store in stores:
-                await store.close()
-            raise
+        async with AsyncExitStack() as opened:
+            stores = [
+                await opened.enter_async_context(await AsyncPostgresStore.from_dsn(dsn, **options))
+                for dsn in dsns
+            ]
+            opened.pop_all()
         return cls(stores)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close all."""
@@ -202,21 +199,8 @@ class AsyncShardedStore:
         """As `PostgresStore.is_processed`."""
         return await self._of(execution_id).is_processed(execution_id, event_id)
 
-    async def save(self, execution: Execution) -> None:
-        """A commit without effects."""
-        await self._of(execution.id).save(execution)
-
-    async def commit(
-        self,
-        execution: Execution,
-        emits: Sequence[Emit | tuple[str | None, Event]] = (),
-        processed_event_id: str | None = None,
-        timers: Sequence[TimerOp] = (),
-        spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = (),
-        trace: Mapping[str, Json] | None = None,
-    ) -> None:
-        """As `PostgresStore.commit`."""
-        await self._of(execution.id).commit(execution, emits, processed_event_id, timers, spawns, trace)
+    async def _commit(self, commit: Commit) -> None:
+        await self._of(commit.execution.id).commit(*astuple(commit))
 
     async def commit_many(self, commits: Sequence[Commit]) -> list[Refusal | None]:
         """As `ShardedStore.commit_many`."""
@@ -229,17 +213,11 @@ class AsyncShardedStore:
             ),
             return_exceptions=True,
         )
-        answers: list[Refusal | None] = [None] * len(commits)
-        for places, outcome in zip(groups.values(), outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            for place, answer in zip(places, outcome, strict=True):
-                answers[place] = answer
-        return answers
+        return gathered(groups.values(), outcomes)
 
     async def pending_outbox(self, limit: int = ROWS) -> Outbox:
         """As `PostgresStore.pending_outbox`."""
-        answers = await asyncio.gather(*(store.pending_outbox(limit) for store in self._stores))
+        answers = await asyncio.gather(*(shard.pending_outbox(limit) for shard in self.shards))
         return shared_out(answers, limit)
 
     async def ack_outbox(self, seq: int) -> None:
@@ -249,7 +227,7 @@ class AsyncShardedStore:
 
     async def pending_spawns(self, limit: int = ROWS) -> Spawns:
         """As `PostgresStore.pending_spawns`."""
-        answers = await asyncio.gather(*(store.pending_spawns(limit) for store in self._stores))
+        answers = await asyncio.gather(*(shard.pending_spawns(limit) for shard in self.shards))
         return shared_out(answers, limit)
 
     async def ack_spawn(self, seq: int) -> None:

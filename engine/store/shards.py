@@ -13,13 +13,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from heapq import merge
 from itertools import islice
 from typing import Any, TypeVar
 
-from engine.store.encoding import cursor_of
+from engine.store.encoding import cursor_of, seq_of
 from engine.store.execution import Page
 
 MAX_SHARDS = 1024
@@ -49,6 +49,16 @@ def grouped(shards: Sequence[int]) -> dict[int, list[int]]:
     return places
 
 
+def gathered(groups: Iterable[Sequence[int]], outcomes: Iterable[Sequence[T] | BaseException]) -> list[T]:
+    """The answers of all shards, each at its place in the batch. Raises the first that is an exception."""
+    answers: dict[int, T] = {}
+    for places, outcome in zip(groups, outcomes, strict=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        answers.update(zip(places, outcome, strict=True))
+    return [answers[place] for place in sorted(answers)]
+
+
 def ticket(shard: int, seq: int) -> int:
     """The seq that the caller sees."""
     return seq * MAX_SHARDS + shard
@@ -56,18 +66,23 @@ def ticket(shard: int, seq: int) -> int:
 
 def addressed(seq: int, count: int) -> tuple[int, int]:
     """Shard and seq of a ticket. Raises ValueError for one of another set of shards."""
-    own, shard = divmod(seq, MAX_SHARDS)
+    own, shard = divmod(seq_of(seq), MAX_SHARDS)
     if shard >= count:
         raise ValueError(f"seq {seq} belongs to shard {shard}; there are {count}")
     return shard, own
 
 
+def ticketed(shard: int, rows: Iterable[Row]) -> list[Any]:
+    """Rows that begin with a shard's own seq, by ticket."""
+    return [(ticket(shard, row[0]), *row[1:]) for row in rows]
+
+
 def shared_out(answers: Sequence[Sequence[Row]], limit: int) -> list[Any]:
-    """Rows that begin with a seq, from every shard as evenly as the limit allows, by ticket."""
+    """Rows that begin with a ticket, from every shard as evenly as the limit allows, in their order."""
     taken: list[Any] = []
     for rank in range(limit):
-        round_ = [(shard, rows[rank]) for shard, rows in enumerate(answers) if rank < len(rows)]
-        taken += [(ticket(shard, row[0]), *row[1:]) for shard, row in round_]
+        round_ = [rows[rank] for rows in answers if rank < len(rows)]
+        taken += round_
         if not round_ or len(taken) >= limit:
             break
     return sorted(taken[:limit], key=lambda row: row[0])

@@ -18,39 +18,37 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from engine.schema import SchemaTooNew
+from engine.store.calls import Blocking
 from engine.store.encoding import (
     ROWS,
     TRACE_MAX,
     Prepared,
     bounded,
-    cursor_of,
     event_of,
     execution_of,
     instant,
     key,
+    page_of_rows,
     place_of,
     prepare,
     ring,
+    seq_of,
     statuses_of,
     step,
     steps_of,
-    summary_of,
 )
 from engine.store.execution import (
     Commit,
-    Emit,
     Event,
     Execution,
     Page,
     Refusal,
-    Spawn,
     StoreConflict,
-    TimerOp,
 )
 from engine.store.operations import StoreBusy, check_batch, check_size, refusal_of
 from engine.values import UnstorableValue
@@ -121,7 +119,7 @@ WHERE fire_at <= ? ORDER BY fire_at, execution_id, path LIMIT ?
 """
 
 
-class SqliteStore:
+class SqliteStore(Blocking):
     """The store in a SQLite file. The constructor creates the schema, whoever else does so at the same time.
 
     Threads may share one: a call waits for the one before. Methods and errors are those of `PostgresStore`;
@@ -142,12 +140,6 @@ class SqliteStore:
         except BaseException:
             self._connection.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file."""
@@ -174,24 +166,7 @@ class SqliteStore:
             self._read("SELECT 1 FROM processed_events WHERE execution_id = ? AND event_id = ?", names)
         )
 
-    def save(self, execution: Execution) -> None:
-        """A commit without effects."""
-        self.commit(execution)
-
-    def commit(
-        self,
-        execution: Execution,
-        emits: Sequence[Emit | tuple[str | None, Event]] = (),
-        processed_event_id: str | None = None,
-        timers: Sequence[TimerOp] = (),
-        spawns: Sequence[Spawn | tuple[str, str, Mapping[str, Json]]] = (),
-        trace: Mapping[str, Json] | None = None,
-    ) -> None:
-        """As `PostgresStore.commit`."""
-        commit = Commit(
-            execution=execution, emits=emits, processed_event_id=processed_event_id,
-            timers=timers, spawns=spawns, trace=trace,
-        )  # fmt: skip
+    def _commit(self, commit: Commit) -> None:
         (refusal,) = self.commit_many([commit])
         if refusal is not None:
             raise refusal
@@ -224,7 +199,7 @@ class SqliteStore:
     def ack_outbox(self, seq: int) -> None:
         """As `PostgresStore.ack_outbox`."""
         with self._transaction():
-            self._connection.execute("DELETE FROM outbox WHERE seq = ?", (seq,))
+            self._connection.execute("DELETE FROM outbox WHERE seq = ?", (seq_of(seq),))
 
     def pending_spawns(self, limit: int = ROWS) -> list[tuple[int, str, str, str, dict[str, Json]]]:
         """As `PostgresStore.pending_spawns`."""
@@ -237,7 +212,7 @@ class SqliteStore:
     def ack_spawn(self, seq: int) -> None:
         """As `PostgresStore.ack_spawn`."""
         with self._transaction():
-            self._connection.execute("DELETE FROM spawns WHERE seq = ?", (seq,))
+            self._connection.execute("DELETE FROM spawns WHERE seq = ?", (seq_of(seq),))
 
     def due_timers(self, now: float, limit: int = ROWS) -> list[tuple[str, str, float]]:
         """As `PostgresStore.due_timers`."""
@@ -280,8 +255,7 @@ class SqliteStore:
             "limit": bounded(limit) + 1,
         }
         rows = self._read(_PAGE, names)
-        items = tuple(summary_of(row) for row in rows[:limit])
-        return Page(items, cursor_of(items[-1].id) if len(rows) > limit else None)
+        return page_of_rows(rows, limit)
 
     def _set_up(self) -> None:
         deadline = time.monotonic() + self._timeout_s
@@ -316,7 +290,7 @@ class SqliteStore:
         }  # fmt: skip
         ((found, processed),) = execute(_FIND, names)
         if processed or (found or 0) != expected:
-            return refusal_of(commit, found, bool(processed), expected)
+            return refusal_of(commit.id, expected, found, bool(processed))
         execute(_INSERT if found is None else _UPDATE, names)
         for emit in commit.outbox:
             execute("INSERT INTO outbox (target_id, event) VALUES (?, ?)", emit)

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from uuid import uuid4
 
 import msgspec
 
 from engine.operation import Operation, call
 from engine.statements import Catalogue
+from engine.store.encoding import instant, seq_of
 from engine.store.execution import PRIORITIES, Event
 from engine.values import UnstorableValue, check_key, check_text, to_json_text
 
@@ -31,6 +31,7 @@ LEASE_S = 30.0
 MAX_BATCH = 10_000
 # Messages that `depth` counts.
 COUNTED = 1_000_000
+_INTEGERS = range(-(2**31), 2**31)
 # A hundred years.
 MAX_SECONDS = 100 * 365.25 * 86_400
 
@@ -104,8 +105,8 @@ class Queue:
 
         `token` must be one that was never used before; None makes one.
         """
-        if limit not in range(MAX_BATCH + 1):
-            raise UnstorableValue(f"limit must be 0 to {MAX_BATCH}, not {limit}")
+        _checked_whole("limit", limit, range(MAX_BATCH + 1))
+        _checked_whole("min_priority", min_priority, _INTEGERS)
         name = uuid4().hex if token is None else check_text("token", token)
         return self._claim(limit, name, _checked_seconds("lease", lease), min_priority, _checked_now(now))
 
@@ -123,9 +124,9 @@ class Queue:
             return []
         rows = yield call(
             self._sql["transport/ack"],
-            [message.group_id for message in messages],
-            [message.seq for message in messages],
-            [message.token for message in messages],
+            [check_text("group_id", message.group_id) for message in messages],
+            [seq_of(message.seq) for message in messages],
+            [check_text("token", message.token) for message in messages],
             now,
         )
         return [bool(done) for [done] in rows]
@@ -133,27 +134,37 @@ class Queue:
     def nack(self, group_id: str, token: str, delay: float, now: float | None = None) -> Operation[bool]:
         """Give a group back; nobody can claim it for `delay` seconds."""
         delay = _checked_seconds("delay", delay)
+        check_text("group_id", group_id)
+        check_text("token", token)
         rows = yield call(self._sql["transport/nack"], group_id, token, delay, _checked_now(now))
         return bool(rows)
 
     def extend(self, group_id: str, token: str, lease: float, now: float | None = None) -> Operation[bool]:
         """Let a lease end `lease` seconds from now."""
         lease = _checked_seconds("lease", lease)
+        check_text("group_id", group_id)
+        check_text("token", token)
         rows = yield call(self._sql["transport/extend"], group_id, token, lease, _checked_now(now))
         return bool(rows)
 
     def set_priority(self, group_id: str, priority: int) -> Operation[bool]:
         """Change a group's priority. False where it has no messages."""
+        check_text("group_id", group_id)
         rows = yield call(self._sql["transport/set_priority"], group_id, _checked_priority(priority))
         return bool(rows)
 
     def depth(self, group_id: str | None = None) -> Operation[int]:
         """How many messages there are, leased or not, of one group or of all; no more than `COUNTED`."""
+        if group_id is not None:
+            check_text("group_id", group_id)
         [[count]] = yield call(self._sql["transport/depth"], group_id, COUNTED)
         return int(count)
 
     def groups(self, limit: int, after: str | None) -> Operation[list[GroupState]]:
-        """Up to `limit` groups in the order of their ids, behind `after`."""
+        """Up to `limit` groups in the order of their ids, behind `after`; no more than `MAX_BATCH`."""
+        if after is not None:
+            check_text("after", after)
+        _checked_whole("limit", limit, range(2**63))
         rows = yield call(self._sql["transport/groups"], after, min(limit, MAX_BATCH))
         return [GroupState(*row) for row in rows]
 
@@ -166,18 +177,21 @@ def event_text(event: Event | str) -> str:
 
 
 def _checked_priority(priority: int | None) -> int | None:
-    if priority is not None and priority not in PRIORITIES:
-        raise UnstorableValue(f"priority must be 0 to {PRIORITIES[-1]}, not {priority}")
-    return priority
+    return None if priority is None else _checked_whole("priority", priority, PRIORITIES)
+
+
+def _checked_whole(field: str, value: int, allowed: range) -> int:
+    # True and 1.0 are in a range too, and are sent as something else.
+    if type(value) is not int or value not in allowed:
+        raise UnstorableValue(f"{field} must be {allowed[0]} to {allowed[-1]}, not {value!r:.40}")
+    return value
 
 
 def _checked_seconds(field: str, seconds: float) -> float:
-    if not 0 <= seconds <= MAX_SECONDS:
+    if not 0 <= instant(field, seconds) <= MAX_SECONDS:
         raise UnstorableValue(f"{field} must be 0 s to 100 years, not {seconds}")
     return float(seconds)
 
 
 def _checked_now(now: float | None) -> float | None:
-    if now is not None and not isfinite(now):
-        raise UnstorableValue(f"now must be a number of seconds, not {now}")
-    return now
+    return None if now is None else instant("now", now)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack
 from itertools import chain
 from typing import Any, Self, TypeVar
 
 from engine.store.execution import Event
-from engine.store.shards import check_count, grouped, shard_of
+from engine.store.shards import check_count, gathered, grouped, shard_of
 from engine.transport.clients import Ack, AsyncPostgresTransport, Item
 from engine.transport.queue import LEASE_S, Message, Publication
 
@@ -33,14 +34,12 @@ class AsyncShardedTransport:
     async def from_dsns(cls, dsns: Sequence[str], **options: Any) -> Self:
         """An `AsyncPostgresTransport` for each DSN, open; `options` are those of its `from_dsn`."""
         check_count(len(dsns))
-        transports: list[AsyncPostgresTransport] = []
-        try:
-            for dsn in dsns:
-                transports.append(await AsyncPostgresTransport.from_dsn(dsn, **options))  # noqa: PERF401  # as below
-        except BaseException:
-            for transport in transports:
-                await transport.close()
-            raise
+        async with AsyncExitStack() as opened:
+            transports = [
+                await opened.enter_async_context(await AsyncPostgresTransport.from_dsn(dsn, **options))
+                for dsn in dsns
+            ]
+            opened.pop_all()
         return cls(transports)
 
     async def __aenter__(self) -> Self:
@@ -107,11 +106,7 @@ class AsyncShardedTransport:
     async def _routed(self, groups: Sequence[str], send: Any) -> list[Any]:
         places = grouped([shard_of(group, len(self._transports)) for group in groups])
         found = await _together(send(self._transports[shard], mine) for shard, mine in places.items())
-        answers: list[Any] = [None] * len(groups)
-        for mine, answer in zip(places.values(), found, strict=True):
-            for place, one in zip(mine, answer, strict=True):
-                answers[place] = one
-        return answers
+        return gathered(places.values(), found)
 
 
 async def _together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -33,6 +33,11 @@ class Operation(msgspec.Struct, frozen=True):
         """How long it took; None for one that never completed."""
         return None if self.end_ns is None else (self.end_ns - self.start_ns) / 1e6
 
+    @property
+    def begun_us(self) -> int:
+        """When it began, on its machine's wall clock, in microseconds since the epoch."""
+        return (self.start_ns + self.wall_offset_ns) // 1_000
+
     def describe(self) -> str:
         """One line for a person."""
         return f"{self.process} {self.f} {_brief(self.value)} → {self.type} {_brief(self.result)}"

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.observer import Observer
 from engine.operation import Operation, call
-from engine.relay import AsyncStoreRelay
+from engine.relay import AsyncStoreRelay, StoreRelay
 from engine.relay.handover import Fired, Handover
 from engine.statements import Catalogue, Statement
+from engine.store import Event
+from engine.store.encoding import derived_id
 from invariants.mutants.mutant import Mutant
 
 _READ = Statement.parse(
@@ -92,18 +95,51 @@ def handover_of(mutant: Mutant | None) -> Handover:
     return kind(mutant.apply(Catalogue.load()))
 
 
-class _AcksAtReading:
-    """A store whose outbox rows are gone when they have been read."""
+class DeletesByInstant(StoreRelay):
+    """Due timers are read, their events published, and what is armed for the same instant is deleted, as documented."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def sweep(self, now: float) -> int:
+        """As the relay's, in three steps and without a commit."""
+        token = self._observer.invoke("relay.timers", {})
+        due = self._store.due_timers(now, self._batch)
+        self._transport.publish_many(
+            [
+                (
+                    execution_id,
+                    Event(
+                        id=derived_id("timer", execution_id, path, repr(fire_at)),
+                        kind="timer",
+                        payload={"path": path, "fire_at": fire_at},
+                    ),
+                )
+                for execution_id, path, fire_at in due
+            ]
+        )
+        store: Any = self._store
+        for timer in due:
+            store.delete_timer(*timer)
+        self._observer.complete(token, "ok", {"fired": [list(timer) for timer in due]})
+        return len(due)
+
+
+def store_relay_of(mutant: Mutant | None, store: Any, transport: Any, observer: Observer) -> StoreRelay:
+    """A relay through the contracts, as the mutant has broken it."""
+    broken = mutant is not None and "deletes-by-instant" in mutant.protocol
+    return (DeletesByInstant if broken else StoreRelay)(store, transport, observer=observer)
+
+
+class _AcksAtReading:
+    """A source whose outbox rows are gone when they have been read."""
+
+    def __init__(self, source: Any, store: Any) -> None:
+        self._source, self._store = source, store
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._source, name)
 
     async def pending_outbox(self, limit: int) -> Any:
-        """As the store's, acknowledged first."""
-        rows = await self._store.pending_outbox(limit=limit)
+        """As the source's, acknowledged first."""
+        rows = await self._source.pending_outbox(limit=limit)
         for seq, _, _ in rows:
             await self._store.ack_outbox(seq)
         return rows
@@ -113,4 +149,6 @@ def across_of(mutant: Mutant) -> Callable[..., AsyncStoreRelay]:
     """The relay between databases that this mutant has broken."""
     if "acks-first" not in mutant.protocol:
         return AsyncStoreRelay
-    return lambda store, transport, **options: AsyncStoreRelay(_AcksAtReading(store), transport, **options)
+    return lambda store, transport, *, source, **options: AsyncStoreRelay(
+        store, transport, source=_AcksAtReading(source, store), **options
+    )

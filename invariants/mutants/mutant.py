@@ -16,7 +16,7 @@ ProtocolStep = Literal[
     "claims-named-by-worker", "riders-of-the-stale", "children-after-update", "placeholder-per-value",
     "serialise-outside-guard", "min-demand-unclamped", "inline-onto-any-key", "admits-before-it-continues",
     "sleep-until-poked",
-    "acks-first", "keeps-cursor", "sweeps-in-steps",
+    "acks-first", "keeps-cursor", "sweeps-in-steps", "deletes-by-instant",
     "emits-apart", "pages-by-offset", "forgets-rollback", "keeps-snapshot", "commits-again",
 ]  # fmt: skip
 

@@ -75,7 +75,7 @@ class ForgetsRollback(Operations):
             commit.execution.version = commit.expected + 1
             return None
         rows = yield (call(self._sql["store/why"], commit.id, commit.event),)
-        return refusal_of(commit, *rows[0][0])
+        return refusal_of(commit.id, commit.expected, *rows[0][0])
 
 
 class Careless:

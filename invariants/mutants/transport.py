@@ -229,6 +229,18 @@ TRANSPORT_MUTANTS: Final = (
         protocol=frozenset(("sweeps-in-steps",)),
     ),
     Mutant(
+        name="acks-unordered",
+        summary="delivered rows are removed in the order of the plan",
+        caught_by=("no-deadlock",),
+        statements={"relay/ack": (Patch("    ORDER BY o.seq\n    FOR UPDATE\n", ""),)},
+    ),
+    Mutant(
+        name="sweep-by-instant",
+        summary="a sweep through the contract publishes, then deletes what is armed for the instant that it read",
+        caught_by=("timer-rearm",),
+        protocol=frozenset(("deletes-by-instant",)),
+    ),
+    Mutant(
         name="timer-event-repeats",
         summary="the event of a timer that is armed again for the same instant is the same event",
         caught_by=("timer-rearm",),

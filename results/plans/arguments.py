@@ -230,6 +230,7 @@ CASES: Final = (
     Case("relay/move", lambda s: (2, s.batch // 2, 3)),
     Case("relay/patience", lambda _: ("1000",)),
     Case("relay/spawns", lambda s: (0, s.batch)),
+    Case("relay/turn", lambda _: ()),
     Case("relay/sweep", lambda s: (NOW_S, s.batch)),
     Case(
         "relay/make",

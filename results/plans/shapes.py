@@ -178,7 +178,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "store/ack_spawn": Shape(one=True, probes={"spawns": _SPAWNS}),
     "store/due_timers": Shape(probes={"t": _by("timers_due")}),
     "store/delete_timer": Shape(one=True, probes={"timers": _by("timers_pkey", "timers_due")}),
-    "relay/ack": Shape(probes={"o": _OUTBOX}),
+    "relay/ack": Shape(probes={"held:o": _OUTBOX, "o": _OUTBOX}),
     "relay/broadcast": Shape(probes={"o": _by("outbox_broadcast")}, rows=1.1),
     "relay/move": Shape(
         probes={
@@ -190,6 +190,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
         pages=60,
     ),
     "relay/patience": Shape(one=True),
+    "relay/turn": Shape(one=True),
     "relay/spawns": Shape(probes={"s": _SPAWNS, "e": _EXECUTIONS}),
     "relay/sweep": Shape(probes={"due:t": _by("timers_due"), "fired:t": _by(TID)}, pages=40),
     "relay/make": Shape(probes={"acked:s": _SPAWNS}, pages=80),

@@ -46,9 +46,9 @@ FUZZ_ROUNDS: Final = 30
 MACHINES: Final = ("coordination", "picker", "limiter", "store", "transport")
 SCENARIOS: Final = ("mixed", "statechart")
 SHRINK_S: Final = 0.5
-# Large enough for the bad forms of plans to show, small enough to be filled in a second or two. At this size a table may
-# rightly be read whole that the shapes, made for larger ones, want read by an index: a catch is what the sound statement
-# does not do.
+# Large enough for the bad forms of plans to show, small enough to be filled in a second or two. At this size a table
+# may rightly be read whole that the shapes, made for larger ones, want read by an index: so a catch is what the sound
+# statement does not do.
 PLANS_PROFILE: Final = grown(30_000, like=PROFILES["medium"], batch=100)
 SWARM_NODES: Final = 4
 SWARM_TIMEOUT_S: Final = 600

@@ -127,6 +127,8 @@ NO_RACE: Final[dict[str, str]] = {
     "new-groups-first": "the rule counts rounds, and a race is too short for one",
     "ack-keeps-turn": "the rule counts rounds, and a race is too short for one",
     "publishers-race": "a race, and no rule sees it: `group-fifo` lets a sequence commit out of order",
+    "acks-unordered": "a race, and none here finds it yet: it needs a stop between two locks of one scan",
+    "sweep-by-instant": "it is a relay's through the contracts, which a race does not drive",
     "relay-acks-first": "one relay by itself shows it",
 }
 

@@ -27,7 +27,7 @@ from engine.store.execution import (
 from engine.store.operations import Answer as Refusal
 from engine.transport.queue import Publication
 from stress.schedules.actions import Action, Answer, Prepared, World
-from stress.swarm.contention import described, refused
+from stress.swarm.contention import refused
 
 # A moment at which every timer of a race is due that is armed for an earlier one.
 NOW: Final = 1_000.0
@@ -56,7 +56,7 @@ def commit(*executions: str, many: bool = False, **effects: Any) -> Action:
             None,
             store.commit_many(commits) if together else _answered(store.commit(commits[0])),
             lambda refusals: [_told(one, refusal) for one, refusal in zip(commits, refusals, strict=True)],
-            batch=tuple(described(one) for one in commits),
+            batch=tuple(one.told() for one in commits),
         )
 
     rides = ", ".join(name for name, value in effects.items() if value)

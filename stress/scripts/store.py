@@ -105,6 +105,15 @@ def rearmed_for_the_same_instant(depot: Depot) -> None:
         relay.sweep(10.0)
 
 
+def rearmed_for_the_same_instant_under_a_sweep(depot: Depot) -> None:
+    one, execution = depot.client("one"), draft("a")
+    rearm = [TimerOp("cancel", "p"), TimerOp("schedule", "p", 5.0)]
+    one.commit(execution, timers=rearm)
+    depot.sweep_by_contract("first", 10.0, lambda: one.commit(execution, timers=rearm))
+    depot.sweep_by_contract("second", 10.0, lambda: None)
+    depot.courier("relay").deliver()
+
+
 def relay_dies(depot: Depot) -> None:
     """After two requests; what the first relay left the next one takes."""
     one, execution = depot.client("one"), draft("a")
@@ -240,6 +249,7 @@ SCRIPTS: dict[str, Callable[[Depot], None]] = {
     "lost-is-refused": answer_lost,
     "sweep-deletes-any": rearmed_under_a_sweep,
     "sweep-in-steps": cancelled_under_a_sweep,
+    "sweep-by-instant": rearmed_for_the_same_instant_under_a_sweep,
     "timer-event-repeats": rearmed_for_the_same_instant,
     "relay-acks-first": relay_dies,
     "relay-keeps-cursor": late_commit,

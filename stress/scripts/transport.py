@@ -10,9 +10,12 @@ from typing import Any
 import psycopg
 
 from engine.operation import Operation
-from engine.store import PostgresStore
-from engine.transport import Message
+from engine.store import Execution, PostgresStore, TimerOp
+from engine.transport import Message, PostgresTransport
+from invariants.mutants.handover import store_relay_of
 from stress.scripts.courier import Courier
+from stress.scripts.depot import Interrupted
+from stress.scripts.node import Notes
 from stress.scripts.race import TIMEOUT_S
 from stress.scripts.steps import watched
 
@@ -246,6 +249,41 @@ def rearmed_for_the_same_instant(courier: Courier) -> object:
     return len({event_id for _, event_id in courier.outbox()})
 
 
+def rearmed_for_the_same_instant_under_a_sweep(courier: Courier) -> object:
+    """The timer is armed anew before a sweep through the contracts first writes to the store."""
+    with PostgresStore.from_dsn(courier.dsn) as store, PostgresTransport.from_dsn(courier.dsn) as transport:
+        execution, arm = Execution(id="x", definition_id="d"), TimerOp("schedule", "p", 5.0)
+        store.commit(execution, timers=[arm])
+
+        def rearm() -> None:
+            with PostgresStore.from_dsn(courier.dsn) as other:
+                other.commit(execution, timers=[arm])
+
+        overtaken = Interrupted(store, ("commit", "delete_timer"), rearm)
+        relay = store_relay_of(courier.mutant, overtaken, transport, Notes())
+        relay.sweep(10.0)
+    return courier.rows("SELECT path, fire_at FROM timers")
+
+
+def acks_meet(courier: Courier) -> object:
+    """Two relays remove the first row and the last; each is held up between the two."""
+    courier.rows(
+        "INSERT INTO outbox (seq, target_id, event) SELECT seq, NULL, '{}' FROM generate_series(4, 1, -1) AS seq"
+    )
+    ways = {
+        "as indexed": {"enable_seqscan": "off", "enable_bitmapscan": "off"},
+        "as they lie": {"enable_indexscan": "off", "enable_bitmapscan": "off"},
+    }
+    holder = courier.race.session("holder")
+    with holder.transaction():
+        holder.execute("SELECT FROM outbox WHERE seq IN (2, 3) FOR UPDATE")
+        pending = []
+        for (name, settings), held_up in zip(ways.items(), (2, 3), strict=True):
+            courier.race.session(name, settings)
+            pending.append(courier.race.begin(name, courier.handover.ack([1, held_up, 4])))
+    return {type(each.exception(TIMEOUT_S)).__name__ for each in pending}
+
+
 # By mutant: the question, and the right answer.
 QUESTIONS: dict[str, tuple[Script, object]] = {
     "ack-without-token": (old_acks, ([False], ["e1", "e2"])),
@@ -269,5 +307,7 @@ QUESTIONS: dict[str, tuple[Script, object]] = {
     "spawn-overwrites": (spawn_again, [(3,)]),
     "sweep-deletes-any": (rearmed_under_a_sweep, [("p", 50.0)]),
     "sweep-in-steps": (cancelled_under_a_sweep, []),
+    "sweep-by-instant": (rearmed_for_the_same_instant_under_a_sweep, [("p", 5.0)]),
+    "acks-unordered": (acks_meet, {"NoneType"}),
     "timer-event-repeats": (rearmed_for_the_same_instant, 2),
 }

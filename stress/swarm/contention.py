@@ -44,19 +44,6 @@ def bumped(act: Bump, charts: Sequence[Chart], target: str, loaded: Execution | 
     )
 
 
-def described(commit: Commit) -> dict[str, Any]:
-    """What the history records of a commit that is about to be sent."""
-    return {
-        "execution": commit.execution.id,
-        "expected": commit.execution.version,
-        "event": commit.processed_event_id,
-        "emits": len(commit.emits),
-        "timers": len(commit.timers),
-        "spawns": len(commit.spawns),
-        "trace": commit.trace is not None,
-    }
-
-
 def promises(act: Start) -> dict[str, dict[str, Any]]:
     """What the history says beside each commit of a start: that the execution comes to an end by itself, and which
     others it needs for that."""

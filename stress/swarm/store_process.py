@@ -11,10 +11,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import psycopg
 from psycopg_pool import PoolTimeout
@@ -30,7 +32,7 @@ from stress.scenarios.store_scenario import Bump
 from stress.swarm.child import lifeline, receive_config
 from stress.swarm.clock import set_clock_off
 from stress.swarm.configs import NodeConfig
-from stress.swarm.contention import ATTEMPTS, bumped, described, refused
+from stress.swarm.contention import ATTEMPTS, bumped, refused
 from stress.swarm.mutation import across_for, catalogue_for, handover_for, queue_for
 
 POLLING = Polling(min_interval_ms=5.0, max_interval_ms=100.0)
@@ -68,7 +70,7 @@ class Contender:
                 return
 
     async def _commit(self, commit: Commit) -> bool:
-        token = self._recorder.invoke("store.commit", described(commit))
+        token = self._recorder.invoke("store.commit", commit.told())
         try:
             [refusal] = await self._stack.store.commit_many([commit])
         except BaseException as error:
@@ -129,7 +131,7 @@ async def _opened(
             across=across_for(config.mutant),
         )
         try:
-            return await opened.enter_async_context(stack)
+            return await _unless(stop, opened.enter_async_context(stack))
         except (psycopg.Error, PoolTimeout, InfrastructureError):
             recorder.count("reconnect")
             with suppress(TimeoutError):
@@ -137,10 +139,25 @@ async def _opened(
     return None
 
 
+async def _unless(stop: asyncio.Event, opening: Coroutine[Any, Any, Stack]) -> Stack | None:
+    """What is opened; None where `stop` is set before. To open takes as long as a server stays away."""
+    stopping, task = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(opening)
+    try:
+        await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return None
+    finally:
+        stopping.cancel()
+
+
 def main() -> None:
     """Entry point."""
     config = receive_config(NodeConfig)
-    asyncio.run(serve(config))
+    # Not `asyncio.run`, which waits for threads: one may be connecting to a server that is away.
+    asyncio.Runner().run(serve(config))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

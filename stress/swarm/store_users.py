@@ -19,7 +19,7 @@ from engine.transport import PostgresTransport
 from stress.scenarios import StoreScenario
 from stress.scenarios.store_scenario import Act, Bump, Listing, Note, Start, Tell
 from stress.swarm.clients import ClientUser
-from stress.swarm.contention import ATTEMPTS, bumped, described, promises, refused
+from stress.swarm.contention import ATTEMPTS, bumped, promises, refused
 from stress.swarm.mutation import catalogue_for, queue_for
 
 WINDOW_S = 0.25
@@ -128,7 +128,7 @@ class StoreUser(ClientUser):
         """Commit them, in one call; whose commits lost a race. `promised`: what else the history is to say of each."""
         recorder, promised = self.shared.recorder, promised or {}
         tokens = [
-            recorder.invoke("store.commit", described(commit) | promised.get(commit.execution.id, {}))
+            recorder.invoke("store.commit", commit.told() | promised.get(commit.execution.id, {}))
             for commit in commits
         ]
         try:

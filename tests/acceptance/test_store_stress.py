@@ -52,6 +52,9 @@ def test_statecharts_come_to_their_ends_under_kills_and_pauses(tmp_path: Path, p
     assert happened >= {"timers_fired", "forks_joined", "outbox_delivered", "spawns_made"}
     assert "denials" not in verdict.exercised
     assert "commits/s" in done.stdout
+    ended = verdict.invariants["execution-ends"]["checked"]
+    assert f"at rest: {verdict.invariants['outbox-no-loss']['checked']:,} of" in done.stdout
+    assert f"{ended:,} of {ended:,} executions came to their end" in done.stdout
     assert "jobs inserted" not in done.stdout
     assert set(verdict.postgres) == {"version", "source", "settings"}
     assert judged_again(folder)["invariants"] == verdict.invariants

@@ -76,6 +76,61 @@ def test_an_ack_of_rows_that_a_relay_is_handing_over_waits_and_finds_them_gone(c
     assert courier.delivered() == ["e1", "e2"]
 
 
+def test_acks_of_the_same_rows_lock_them_in_their_order_whatever_the_plan(courier: Courier) -> None:
+    # The later row lies first in the table, and is named first.
+    courier.rows("INSERT INTO outbox (seq, target_id, event) VALUES (2, NULL, '{}'), (1, NULL, '{}')")
+    # And a plan that takes them as they lie.
+    settings = {"enable_indexscan": "off", "enable_seqscan": "on", "enable_bitmapscan": "off"}
+    courier.race.session("ack", settings)
+    with courier.race.session("holder").transaction():
+        courier.race.session("holder").execute("SELECT FROM outbox WHERE seq = 1 FOR UPDATE")
+        late = courier.race.begin("ack", courier.handover.ack([2, 1]))
+        courier.rows("SELECT FROM outbox WHERE seq = 2 FOR UPDATE NOWAIT")
+    assert sorted(late.result(TIMEOUT_S)) == [1, 2]
+
+
+def test_what_is_too_much_for_one_statement_goes_one_by_one(courier: Courier) -> None:
+    courier.rows(_TOO_MUCH)
+    courier.rows(
+        "CREATE TRIGGER too_much AFTER DELETE ON outbox REFERENCING OLD TABLE AS gone"
+        " FOR EACH STATEMENT EXECUTE FUNCTION too_much()"
+    )
+    courier.emit("x", "e1", "e2", "e3")
+    courier.emit("y", "e4")
+    notes = Notes()
+    with Relay(courier.dsn, observer=notes) as relay:
+        assert relay.deliver() == 4
+    assert courier.delivered("x") == ["e1", "e2", "e3"]
+    assert courier.delivered("y") == ["e4"]
+    assert notes.counts["batch_too_large"] >= 1
+
+
+def test_children_that_are_too_much_together_are_made_page_by_page(
+    courier: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "MAX_SENT_BYTES", 2_000)
+    courier.parent()
+    names = [f"c{n}" for n in range(7)]
+    courier.fork(*names)
+    notes = Notes()
+    with Relay(courier.dsn, observer=notes) as relay:
+        assert relay.spawn() == 7
+    pages = [value["made"] for kind, _, value in notes.completions if kind == "ok" and value["made"]]
+    assert [name for page in pages for name in sorted(page)] == names
+    assert len(pages) > 1
+
+
+_TOO_MUCH = """
+CREATE FUNCTION too_much() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT count(*) FROM gone) > 1 THEN
+        RAISE 'too much' USING ERRCODE = 'program_limit_exceeded';
+    END IF;
+    RETURN NULL;
+END $$
+"""
+
+
 def test_events_for_nobody_are_dropped_and_counted_or_handed_on_in_order(courier: Courier) -> None:
     courier.emit(None, "e1", "e2")
     notes = Notes()

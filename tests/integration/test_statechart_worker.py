@@ -315,7 +315,7 @@ def test_a_batch_that_is_too_big_to_be_sent_is_committed_one_by_one(
     async def act(bench: Bench) -> None:
         worker = bench.worker(HUB)
         await _begin(bench, worker, HUB, "a", "b", "c")
-        monkeypatch.setattr(operations, "MAX_BATCH_CHARS", 1_000)
+        monkeypatch.setattr(operations, "MAX_SENT_BYTES", 1_000)
         assert await worker.tick() == 3
         assert await bench.transport.depth() == 0
         for each in ("a", "b", "c"):

@@ -25,6 +25,7 @@ from engine.store import (
     AsyncPostgresStore,
     Commit,
     CommitOutcomeUnknown,
+    ConflictUnexplained,
     EventAlreadyProcessed,
     PostgresStore,
     SqliteStore,
@@ -203,6 +204,67 @@ def test_a_connection_lost_anywhere_in_a_commit_leaves_all_or_nothing_and_the_re
     assert happened == sorted(happened)
     assert happened.count(True) in ((1, 2) if effects_too else (1,))
     witness.close()
+
+
+def refused_at(
+    proxy: Proxy, observer: psycopg.Connection[Any], opened: Opener, cut: int, *, leaves: bool, marked: bool
+) -> tuple[Exception, bool]:
+    """How a commit of an older version ends where the connection is lost after so many of its messages, and whether it
+    was. `leaves`: nobody can connect then. `marked`: it carries an event that was processed."""
+    store, subject = opened(proxy.dsn), execution(f"e{cut}")
+    for _ in range(3):
+        store.save(subject)
+    if marked:
+        store.commit(subject, processed_event_id="m")
+    stale = execution(subject.id, version=1)
+    with pytest.raises(StoreConflict):  # the first time its statements are prepared
+        store.commit(stale, processed_event_id="m")
+    if leaves:
+        proxy.refuse()
+    proxy.cut_after = cut
+    try:
+        store.commit(stale, processed_event_id="m")
+    except (StoreConflict, CommitOutcomeUnknown, psycopg.OperationalError) as error:
+        lost = proxy.cut_after is None
+        proxy.cut_after = None
+        assert stale.version == 1
+        close_quietly(store)
+        if leaves:
+            proxy.accept()
+        await_sessions(observer, NAME, 0)
+        return error, lost
+    raise AssertionError("it was not refused")
+
+
+@all_drivers
+@pytest.mark.parametrize("marked", [False, True], ids=["stale", "processed"])
+def test_why_a_commit_was_refused_is_asked_again_where_the_answer_is_lost(
+    proxy: Proxy, observer: psycopg.Connection[Any], opened: Opener, marked: bool
+) -> None:
+    kinds = []
+    for cut in range(60):
+        error, lost = refused_at(proxy, observer, opened, cut, leaves=False, marked=marked)
+        if not lost:
+            break
+        kinds.append(type(error))
+        if isinstance(error, StoreConflict):
+            assert error.found == (None if isinstance(error, ConflictUnexplained) else 3 + marked)
+    kinds = list(dict.fromkeys(kinds))
+    # Before the first answer nobody knows; after it, it was refused, for good.
+    assert kinds.pop(0) in (CommitOutcomeUnknown, psycopg.OperationalError)
+    again = EventAlreadyProcessed if marked else StoreConflict
+    # On somebody else's connection there is no asking again.
+    assert kinds[-1] is (ConflictUnexplained if opened is injected else again)
+
+
+def test_a_refusal_that_nobody_can_explain_is_a_conflict_and_says_so(
+    proxy: Proxy, observer: psycopg.Connection[Any]
+) -> None:
+    cuts = (refused_at(proxy, observer, pipelined, cut, leaves=True, marked=False) for cut in range(60))
+    error, lost = next(each for each in cuts if not isinstance(each[0], CommitOutcomeUnknown))
+    assert lost
+    assert type(error) is ConflictUnexplained
+    assert (error.expected, error.found) == (1, None)
 
 
 def pipelined_witness(proxy: Proxy) -> Store:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from engine.relay import AsyncStoreRelay, StoreRelay
 from engine.store import AsyncPostgresStore, Emit, Event, Execution, PostgresStore, Spawn, TimerOp
 from engine.transport import AsyncPostgresTransport, PostgresTransport
-from engine.values import MAX_JSON_DEPTH
+from engine.values import MAX_JSON_DEPTH, TooLarge
 from stress.scripts.courier import Courier
 from stress.scripts.node import Notes
 
@@ -126,12 +126,11 @@ def test_spawns_that_can_never_be_done_hold_up_no_other(courier: Courier) -> Non
     assert courier.delivered() == ["start:child"]
 
 
-@pytest.mark.parametrize("dies_at", range(4))
-def test_a_sweep_that_dies_before_any_call_fires_each_timer_as_one_event(
-    courier: Courier, dies_at: int
-) -> None:
+@pytest.mark.parametrize("dies_at", range(5))
+def test_a_sweep_that_dies_before_any_call_fires_each_timer_once(courier: Courier, dies_at: int) -> None:
     timers = [TimerOp("schedule", "p", 1.0), TimerOp("schedule", "q", 2.0), TimerOp("schedule", "r", 9.0)]
-    commit(courier, Execution(id="x", definition_id="d"), timers=timers)
+    for name in ("x", "y"):
+        commit(courier, Execution(id=name, definition_id="d"), timers=timers)
     with relaying(courier, dies_at) as relay:
         try:
             relay.sweep(5.0)
@@ -140,8 +139,72 @@ def test_a_sweep_that_dies_before_any_call_fires_each_timer_as_one_event(
     with relaying(courier) as relay:
         relay.sweep(5.0)
         assert relay.sweep(5.0) == 0
-    assert first_deliveries(courier) == ["timer:x:p:1.0", "timer:x:q:2.0"]
-    assert courier.rows("SELECT path FROM timers") == [("r",)]
+    assert [each for _, each in courier.outbox()] == [
+        f"timer:{name}:{path}:{at}:2" for name in ("x", "y") for path, at in (("p", 1.0), ("q", 2.0))
+    ]
+    assert courier.rows("SELECT execution_id, path FROM timers ORDER BY 1") == [("x", "r"), ("y", "r")]
+
+
+class Overtaken:
+    """A store whose caller is overtaken before its call of that name, once."""
+
+    def __init__(self, inner: Any, name: str, between: Callable[[], object]) -> None:
+        self._inner, self._name, self._between = inner, name, between
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._name:
+            self._name = ""
+            self._between()
+        return getattr(self._inner, name)
+
+
+ARM, CANCEL = TimerOp("schedule", "p", 1.0), TimerOp("cancel", "p")
+
+
+@pytest.mark.parametrize("before", ["load", "commit"])
+@pytest.mark.parametrize(
+    ("timers", "left"),
+    [([ARM], True), ([CANCEL, ARM], True), ([CANCEL], False)],
+    ids=["armed anew", "cancelled and armed anew", "cancelled"],
+)
+def test_a_timer_that_changes_under_a_sweep_fires_as_what_it_has_become(
+    courier: Courier, before: str, timers: list[TimerOp], left: bool
+) -> None:
+    execution = Execution(id="x", definition_id="d")
+    commit(courier, execution, timers=[ARM])
+    with PostgresStore.from_dsn(courier.dsn) as store:
+        overtaken = Overtaken(store, before, lambda: commit(courier, execution, timers=timers))
+        relay = StoreRelay(overtaken, None)  # type: ignore[arg-type]  # a sweep publishes nothing
+        fired = [relay.sweep(5.0), relay.sweep(5.0)]
+    # At the loaded version the new arming is the one that is seen; a version later the commit is refused.
+    assert fired == ([left, 0] if before == "load" else [0, left])
+    assert [each for _, each in courier.outbox()] == ["timer:x:p:1.0:3"] * left
+    assert courier.rows("SELECT count(*) FROM timers") == [(0,)]
+
+
+def test_a_timer_that_is_armed_again_for_the_same_instant_fires_again(courier: Courier) -> None:
+    execution = Execution(id="x", definition_id="d")
+    for _ in range(2):
+        commit(courier, execution, timers=[ARM])
+        with relaying(courier) as relay:
+            assert relay.sweep(5.0) == 1
+            relay.deliver()
+        execution.version += 1  # the sweep's
+    assert courier.delivered() == ["timer:x:p:1.0:2", "timer:x:p:1.0:4"]
+
+
+def test_what_nobody_can_load_holds_up_no_other(courier: Courier) -> None:
+    courier.rows(
+        "INSERT INTO executions (id, definition_id, data, version) VALUES ('broken', 'd', 'no JSON', 1)"
+    )
+    courier.fork("orphan", parent_id="broken")
+    courier.parent("x")
+    courier.fork("child", parent_id="x")
+    for path, owner in (("p", "broken"), ("p", "nobody"), ("p", "x")):
+        courier.arm(path, 1.0, owner)
+    with relaying(courier, batch=1) as relay:
+        assert [relay.sweep(5.0), relay.sweep(5.0), relay.spawn(), relay.spawn()] == [1, 0, 1, 0]
+    assert courier.rows("SELECT execution_id FROM timers ORDER BY 1") == [("broken",), ("nobody",)]
 
 
 def test_a_relay_that_comes_late_with_what_it_read_repeats_but_does_not_overtake(courier: Courier) -> None:
@@ -191,11 +254,26 @@ def test_an_observer_is_told_what_a_relay_takes_on_and_what_became_of_it(courier
         ("relay.deliver", {"seqs": [1]}),
         ("relay.spawn", {"seqs": [1]}),
         ("relay.timers", {}),
+        (
+            "store.commit",
+            {
+                "execution": "parent",
+                "expected": 1,
+                "event": None,
+                "emits": 1,
+                "timers": 1,
+                "spawns": 0,
+                "trace": False,
+            },
+        ),
+        ("relay.deliver", {"seqs": [2]}),
     ]
     assert notes.completions == [
         ("ok", "relay.deliver", {"seqs": [1]}),
         ("ok", "relay.spawn", {"seqs": [1]}),
+        ("ok", "store.commit", {"version": 2}),
         ("ok", "relay.timers", {"fired": [["parent", "p", 1.0]]}),
+        ("ok", "relay.deliver", {"seqs": [2]}),
     ]
 
 
@@ -217,6 +295,22 @@ def test_a_batch_is_bounded(courier: Courier) -> None:
         assert [relay.deliver(), relay.deliver(), relay.deliver()] == [2, 1, 0]
 
 
+def test_what_is_too_much_to_publish_at_once_is_published_in_parts_and_in_order(
+    courier: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.statements.MAX_SENT_BYTES", 1_000)
+    with relaying(courier) as relay:
+        commit(courier, Execution(id="e", definition_id="d"), emits=emits("e1"))
+        assert relay.deliver() == 1
+        courier.emit("x", *(f"e{n}" for n in range(2, 22)))
+        assert relay.deliver() == 20
+        courier.emit("x", "\U0001d11e" * 300)
+        with pytest.raises(TooLarge):
+            relay.deliver()
+    assert courier.delivered() == [f"e{n}" for n in range(1, 22)]
+    assert len(courier.outbox()) == 1
+
+
 def test_the_asynchronous_relay_does_the_same(courier: Courier) -> None:
     async def relay_all() -> list[int]:
         store = await AsyncPostgresStore.from_dsn(courier.dsn)
@@ -236,6 +330,8 @@ def test_the_asynchronous_relay_does_the_same(courier: Courier) -> None:
             done = [await relay.deliver(), await relay.spawn(), await relay.spawn(), await relay.sweep(5.0)]
             child = await store.load("c")
             assert child is not None
+            done.append(await relay.deliver())
+            parent.version += 1  # the sweep's
             # A child that is there already is started again, under the same event.
             await store.commit(parent, spawns=[Spawn("c", "r", {})])
             done.append(await relay.spawn())
@@ -245,5 +341,5 @@ def test_the_asynchronous_relay_does_the_same(courier: Courier) -> None:
         assert heard == ["e2"]
         return done
 
-    assert asyncio.run(relay_all()) == [2, 1, 0, 1, 1]
-    assert courier.delivered() == ["e1", "start:c", "timer:parent:p:1.0", "start:c"]
+    assert asyncio.run(relay_all()) == [2, 1, 0, 1, 1, 1]
+    assert courier.delivered() == ["e1", "start:c", "timer:parent:p:1.0:2", "start:c"]

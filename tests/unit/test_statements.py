@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from engine.statements import AREAS, Area, Catalogue, Statement, load_migrations
+from engine.statements import AREAS, Area, Catalogue, Statement, array_literal, load_migrations
+from engine.values import TooLarge, bytes_sent
 
 
 def test_a_statement_knows_its_comment_and_the_types_of_its_parameters() -> None:
@@ -108,3 +109,19 @@ def test_no_statement_takes_a_lock_that_outlives_its_transaction() -> None:
     migrations = [migration.text for area in AREAS for migration in load_migrations(area)]
     texts = [*migrations, *(statement.text for statement in Catalogue.load().values())]
     assert [text for text in texts if re.search(r"\bpg_(try_)?advisory_(lock|unlock)", text)] == []
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["a", "\U0001d11e" * 3, '"\\"', "\n"]])
+def test_what_an_element_costs_is_what_it_adds_to_the_literal(texts: list[str]) -> None:
+    literal = array_literal(texts)
+    # Braces around them, and no comma behind the last.
+    assert len(literal.encode()) == sum(map(bytes_sent, texts)) + 2 - bool(texts)
+
+
+def test_a_statement_is_asked_with_so_many_bytes_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.statements.MAX_SENT_BYTES", 40)
+    statement = Statement.parse("a/b", "SELECT $1::text, $2::text[]")
+    for texts in (["x" * 8], ["\U0001d11e" * 2], ['"' * 4]):
+        statement.encode(("\U0001d11e" * 7, texts))
+        with pytest.raises(TooLarge, match="44 bytes"):
+            statement.encode(("\U0001d11e" * 8, texts))

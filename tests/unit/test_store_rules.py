@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from io import StringIO
 from typing import Any
@@ -14,6 +15,7 @@ from invariants.areas import AREAS, RULES, STORED_RULES
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.picker import PICKER_RULES
 from invariants.render import print_report
+from invariants.verdict import Judgement
 from tests.fixtures.store_traces import AT_REST, StoreTrace, clock
 from tests.fixtures.traces import Trace
 
@@ -757,6 +759,69 @@ def test_a_relay_may_say_what_it_delivered_only_afterwards() -> None:
     assert unknown.of("outbox-no-loss").verdict == "held"
 
 
+def test_a_delivery_of_unknown_outcome_excuses_one_transaction_after_its_beginning() -> None:
+    def judged(before: int, after: int, *, nobodys: bool = False) -> Judgement:
+        trace = StoreTrace()
+        target = None if nobodys else "b"
+        seqs = trace.commit(
+            "a", 1, emits=[("b", "e0"), *((target, f"e{n}") for n in range(1, 1 + before + after))]
+        )
+        trace.delivered(seqs[0])
+        for seq in seqs[1 : 1 + before]:
+            trace.drop("outbox", seq).done()
+        trace.did("relay", "relay.deliver", {}, None, "info", at=len(trace.transactions) + 5)
+        # Nothing but time; the clocks may be a second apart.
+        for number in range(8):
+            trace.version("clock", number + 1).done()
+        for seq in seqs[1 + before :]:
+            trace.drop("outbox", seq).done()
+        return trace.of("outbox-no-loss")
+
+    assert judged(0, 1).verdict == "held"
+    for beyond in (judged(0, 2), judged(1, 0), judged(1, 1), judged(0, 1, nobodys=True)):
+        assert [each.summary.rpartition(") ")[2] for each in beyond.violations] == [
+            "was acknowledged, and no relay delivered it"
+        ]
+
+
+def test_a_sweep_of_unknown_outcome_excuses_what_goes_after_its_beginning() -> None:
+    def judged(*, sweeps_at: float) -> Judgement:
+        trace = StoreTrace()
+        trace.commit("a", 1, arm=[("p", 1.0)])
+        for number in range(8):
+            trace.version("clock", number + 1).done()
+        trace.drop("timers", "a", "p").done()
+        trace.did("relay", "relay.timers", {}, None, "info", at=len(trace.transactions) + sweeps_at)
+        return trace.of("timer-rearm")
+
+    assert judged(sweeps_at=-3).verdict == "held"
+    assert judged(sweeps_at=3).verdict == "violated"
+
+
+def test_a_timer_that_is_armed_anew_for_the_same_instant_is_not_the_one_that_was_fired() -> None:
+    def judged(*, rearmed_first: bool, told: bool = True) -> Judgement:
+        trace = StoreTrace()
+        trace.commit("a", 1, arm=[("p", 1.0)])
+        if rearmed_first:
+            trace.commit("a", 2, arm=[("p", 1.0)])
+        event = {"id": "t", "kind": "timer", "payload": {"path": "p", "fire_at": 1.0}}
+        trace.put("transport_messages", 1, "a", json.dumps(event)).put("transport_groups", "a", None, None, 0)
+        trace.done()
+        if not rearmed_first:
+            trace.commit("a", 2, arm=[("p", 1.0)])
+        if told:
+            trace.fired("a", "p", 1.0)
+        else:
+            trace.did("relay", "relay.timers", {}, None, "info")
+        trace.drop("timers", "a", "p").done()
+        return trace.of("timer-rearm")
+
+    for told in (True, False):
+        assert judged(rearmed_first=True, told=told).verdict == "held"
+        lost = judged(rearmed_first=False, told=told)
+        assert ["armed anew, and no event" in each.summary for each in lost.violations] == [True]
+
+
 def test_emits_to_several_targets_are_delivered_side_by_side() -> None:
     trace = StoreTrace()
     seqs = trace.commit("a", 1, emits=[("b", "e1"), ("c", "e2")])
@@ -860,6 +925,15 @@ def test_commits_that_share_a_transaction_are_held_to_what_all_of_them_asked_for
         trace.told("a", 1, emits=1)
     assert whole.of("commit-atomic").verdict == "held"
     assert short.of("commit-atomic").verdict == "violated"
+
+
+def test_a_refusal_whose_reason_was_lost_is_not_judged_for_want_of_it() -> None:
+    trace = StoreTrace()
+    trace.commit("a", 1)
+    trace.refused("a", 0, None, error="ConflictUnexplained")
+    assert trace.of("conflict-typed").checked == 0
+    trace.refused("a", 0, None, error="ConflictUnexplained", clean=False)
+    assert trace.of("conflict-typed").verdict == "violated"
 
 
 def test_what_was_never_sent_is_no_conflict() -> None:

@@ -1,8 +1,9 @@
 -- Make children: element i of $2 (ids), $3 (definitions), $4 (data), $5 (parents), $6 (start events), $7 (priorities)
 -- is one. Publishes the start events and removes the spawns $1. Returns the ids of those that were not there before.
 -- One statement, one transaction: a child is there together with its start event, and its spawn is gone.
--- Index: the primary keys. Race: the child was made before, by hand or by a spawn that named it too. It stays as it
--- is; its start event is sent again, under the same id.
+-- Index: the primary keys. `relay/spawns` has locked the spawns before, in this transaction.
+-- Race: the child was made before, by hand or by a spawn that named it too. It stays as it is; its start event is sent
+-- again, under the same id.
 WITH child AS MATERIALIZED (
     SELECT c.id, c.definition, c.data, c.parent, c.event, c.priority
     FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[])

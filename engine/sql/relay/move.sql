@@ -11,6 +11,7 @@
 -- Race 2: this snapshot is older than what the lane's former holder has committed. The rows it took are gone when they
 -- are to be deleted, and only what was deleted is published.
 -- Race 3: a commit that drew a lower seq is still open. It comes later; nothing remembers how far the relay has come.
+-- Nobody else waits for more than one of these rows, so the order in which they go is the plan's to choose.
 -- Race 4: the row's target is still to be made. Its rows wait until it is: nobody would know what to do with them.
 WITH busy AS MATERIALIZED (
     SELECT n.lane

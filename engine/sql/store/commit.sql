@@ -8,6 +8,8 @@
 -- stand in id order, after all locks, so that two batches wait in no circle. Who lost finds null here and asks again.
 -- Race 3: append_trace before the first save exists has no row to lock, and may draw the same index: the primary key
 -- of trace fails the transaction, which is done anew.
+-- Timers, markers and steps are changed in the order of the plan: whoever else changes several of an execution's has
+-- its row locked first, or, as a sweep does, waits for none.
 -- Effects are joined to `won`, which only what was really written can enter. Outbox and spawns draw their seq while the
 -- execution's row is held, in emission order: the order of one emitter is its commit order.
 WITH input AS MATERIALIZED (
