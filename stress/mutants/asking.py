@@ -94,7 +94,7 @@ def ask_all(request: Request, quiet: bool) -> Matrix:
                 bar.step(ask.mutant or f"the sound engine: {ask.instruments[0]} {ask.item}")
     except (Stopped, KeyboardInterrupt):
         matrix.interrupted = True
-    matrix.seconds = time.monotonic() - began
+    matrix.seconds = time.monotonic() - began + (0.0 if request.known is None else request.known.seconds)
     return matrix
 
 

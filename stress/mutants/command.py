@@ -120,9 +120,11 @@ def mutants_command(
     )
     with signals_stop():
         matrix = ask_all(request, quiet)
-    how = f"`{_command(names, full, first)}`, {workers} workers, {_machine()}."
+    how = f"`{_command(names if earlier is None else (), full, first)}`, {workers} workers, {_machine()}."
     if request.known is not None:
-        how += f" It went on with an earlier run of {request.known.seconds:.0f} s."
+        how += (
+            " It went on with an earlier run (`--resume`), when the machine may have had more to do, or less."
+        )
     folder = create_run_folder(out or runs_folder(), "mutants")
     about = {"seed": first, "full": full, "workers": workers, "pg": pg, "machine": _machine()}
     verdict = written(matrix, folder, {**about, "reproduce": _command(names, full, first)}, how)
