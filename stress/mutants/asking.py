@@ -82,7 +82,7 @@ def ask_all(request: Request, quiet: bool) -> Matrix:
     ]
     matrix = Matrix({name: Row(name, mutant_of(name).summary) for name in request.names})
     if request.known is not None:
-        asks = [ask for ask in asks if not _take_over(matrix, request.known, ask, request.anew)]
+        asks = [ask for ask in asks if not take_over(matrix, request.known, ask, request.anew)]
     began = time.monotonic()
     try:
         with (
@@ -116,7 +116,7 @@ def _controls(seed: int, asked: tuple[Instrument, ...]) -> Iterator[Ask]:
             yield Ask(None, (instrument,), (seed,), item)
 
 
-def _take_over(matrix: Matrix, known: Matrix, ask: Ask, anew: frozenset[str]) -> bool:
+def take_over(matrix: Matrix, known: Matrix, ask: Ask, anew: frozenset[str]) -> bool:
     """Take an earlier run's answer to that question, where there is one that settles it."""
     if ask.mutant is None:
         key = (ask.instruments[0], ask.item)

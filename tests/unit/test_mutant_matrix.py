@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from engine.errors import UsageError
 from invariants.mutants import PLANS, REGISTRY
-from stress.mutants.asking import Ask, work
+from stress.mutants.asking import Ask, take_over, work
 from stress.mutants.concerns import callers, machines_of, statements_of
 from stress.mutants.instruments import Bench
 from stress.mutants.matrix import Matrix, Row, instruments_for
-from stress.mutants.report import document, sentences
+from stress.mutants.report import document, read, sentences, written
 from stress.mutants.seen import INSTRUMENTS, Instrument, Seen, Sight
 
 
@@ -91,3 +94,27 @@ def test_a_mutant_of_statements_concerns_those_and_what_calls_its_functions(name
     assert all(callers(function) for function in mutant.functions)
     if any(statement.startswith(("picker/", "limiter/")) for statement in statements):
         assert machines_of(mutant)
+
+
+def test_a_run_that_goes_on_asks_what_was_left_open_and_what_is_named(tmp_path: Path) -> None:
+    caught, held, doubt = seen("script", "caught"), seen("script", "held"), seen("script", "unknown")
+    names = ("outcome-unguarded", "dedup-forgets", "no-check")
+    earlier = Matrix(
+        {name: Row(name, "", [sight]) for name, sight in zip(names, (caught, held, caught), strict=True)},
+        {("script", "good"): held, ("script", "doubtful"): doubt},
+    )
+    written(earlier, tmp_path, {}, "how")
+    known = read(tmp_path / "verdict.json")
+    now = Matrix({name: Row(name, "") for name in names})
+    asks = [Ask(name, ("script",), (1,)) for name in names]
+    asks += [Ask(None, ("script",), (1,), item) for item in ("good", "doubtful", "new")]
+    left = [ask.mutant or ask.item for ask in asks if not take_over(now, known, ask, frozenset({"no-check"}))]
+    assert left == ["dedup-forgets", "no-check", "doubtful", "new"]
+    assert now.rows["outcome-unguarded"].catch == caught
+    assert now.control == {("script", "good"): held}
+
+
+def test_what_is_no_verdict_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "verdict.json").write_text('{"schema": 1}', "utf-8")
+    with pytest.raises(UsageError, match="no verdict of a run of mutants"):
+        read(tmp_path / "verdict.json")
