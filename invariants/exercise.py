@@ -17,6 +17,8 @@ picker's; what a run of the store is asked for stands in `invariants/stored_exer
     expiries           waits for a signal that ran out of time
     pokes              statements that notified
     pokes_dropped      notifications that a node was kept from hearing
+    limits_changed     configurations of gates and rates that were written down or changed
+    nodes_rolled       nodes that a rolling restart replaced
 """
 
 from __future__ import annotations
@@ -24,7 +26,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from invariants.changes import BUCKETS, ENDED, JOINING, MOVED, PARKED, RUNNABLE, Changes, Columns, Transition
+from invariants.changes import (
+    BUCKETS,
+    CONFIGS,
+    ENDED,
+    JOINING,
+    MOVED,
+    PARKED,
+    RUNNABLE,
+    Changes,
+    Columns,
+    Transition,
+)
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Transaction
 from invariants.limits import GATE, Levels
@@ -34,6 +47,7 @@ from invariants.witness import Witness, committed
 EXERCISES: Final = (
     "denials", "throttles", "gates_saturated", "parks_raced", "joins", "inline_chains", "reconciles", "bucket_sweeps",
     "gc_deletes", "reaps", "expiries", "pokes", "pokes_dropped",
+    "limits_changed", "nodes_rolled",
 )  # fmt: skip
 # A slot less than whole lets nobody in.
 FREE: Final = 1.0
@@ -63,7 +77,7 @@ class Span:
 class Exercise:
     """Fed like a rule, it judges nothing."""
 
-    groups = BUCKETS | ENDED | MOVED
+    groups = BUCKETS | CONFIGS | ENDED | MOVED
 
     def __init__(self, columns: Columns, witness: Witness) -> None:
         self.counts = dict.fromkeys(EXERCISES, 0)
@@ -105,6 +119,7 @@ class Exercise:
                 self._full.discard(key)
         if not counting:
             return
+        self.counts["limits_changed"] += len(changes.configs)
         parked = {t.id for t in changes.ended if t.after == PARKED}
         for t in changes.moved:
             if t.after == RUNNABLE:
@@ -121,7 +136,7 @@ class Exercise:
 
 COUNTED: Final = {
     "reconcile": "reconciles", "sweep_buckets": "bucket_sweeps", "gc": "gc_deletes", "reap": "reaps",
-    "expire": "expiries", "notify": "pokes",
+    "expire": "expiries", "notify": "pokes", "roll": "nodes_rolled",
 }  # fmt: skip
 
 
@@ -132,6 +147,8 @@ def _amount(o: Operation) -> int:
             return len(result["ids"])
         case "reap":
             return len(result["holds"])
+        case "roll":
+            return int(result["did"].get("nodes replaced", 0))
         case "sweep_buckets":
             return int(any(result.get(name) for name in ("dropped", "made", "cut")))
         case _:

@@ -160,6 +160,7 @@ class NoLostJob:
             insert = witness.inserts.get(number)
             # What waits for a signal may wait for ever, unless all that its end needs was delivered.
             patient = row[c.status] == PARKED and (insert is None or not witness.may_end(insert))
+            patient = patient or (row[c.status] == RUNNABLE and self._is_early(row, insert))
             if row[c.status] not in TERMINAL and not patient:
                 self.findings.add(f"row {number} is {text(row[c.status])} at rest", [number])
             if insert is not None:
@@ -182,6 +183,18 @@ class NoLostJob:
         for insert in witness.refused:
             self._refusal(insert, rest.evidence.clock_slack_ms)
         return None
+
+    def _is_early(self, row: Row, insert: Insert | None) -> bool:
+        """Whether it need not have started: it was not due when the last operation of the run began, and was inserted
+        so. Where nobody was told of the row, some insert of unknown outcome must have asked for a time as late."""
+        if self._witness is None or not self._witness.operations:
+            return False
+        last = self._witness.operations[-1]
+        last_us = (last.start_ns + last.wall_offset_ns) // 1000
+        if microseconds(row[self._c.eligible_at] or b"") <= last_us:
+            return False
+        inserts = self._witness.unknown_inserts if insert is None else (insert,)
+        return any(1000 * (each.job.get("eligible_at") or 0) > last_us for each in inserts)
 
     def _compare(self, row: Row, insert: Insert) -> None:
         c, expect = self._c, insert.job.get("expect")

@@ -18,6 +18,7 @@ from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Row, Transaction
 from invariants.limits import RATE, TOLERANCE, Policies
 from invariants.rules import Findings, Rest
+from invariants.stretches import stretches
 from invariants.witness import Witness
 
 
@@ -124,9 +125,14 @@ class RateBudget:
                     granted.setdefault(asked[0], []).append(Grant(asked[1], o.start_ns, o.end_ns, row, o))
         for key, grants in granted.items():
             policies = self._policies.ever.get(config_name(key))
-            if policies:
-                rate = max(policy.rate or 0.0 for policy in policies)
-                self._windows(key, grants, rate, max(policy.capacity for policy in policies))
+            for stretch in stretches(self._witness, RATE, config_name(key), policies) if policies else ():
+                within = [
+                    grant
+                    for grant in grants
+                    if stretch.from_ns <= grant.start_ns and grant.end_ns <= stretch.to_ns
+                ]
+                if within:
+                    self._windows(key, within, stretch.rate, stretch.burst)
         return None
 
     def _windows(self, key: str, grants: list[Grant], rate: float, burst: float) -> None:

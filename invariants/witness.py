@@ -25,6 +25,10 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     count        {"event", "amount"} alone, no invoke; `poke_dropped` says that a notification was held back
     fault        {"fault", "target", "pid", …}            → ok when healed, {"did": {what: how often}}
     phase        {"phase": "load" | "drain" | "rest"}
+    limits       {"limits": [[kind, name, rate or None, capacity, shards], …]}, what the process writes down by
+                 sync_config, where its configuration may differ from that of others → {}
+    idle         {"nodes"}, a time in which they are alone   → {"transactions": by the server's count, theirs}
+    roll         {"release"}, a rolling restart          → ok when it is over, {"did": {what: how often}}
 
     store.load         {"execution": id}                  → {"version": v or None}
     store.commit       {"execution", "expected": old, "event": event id or None, "emits": n, "timers": n, "spawns": n,
@@ -67,7 +71,8 @@ ENDERS = ("flush", "release", "reap", "reclaim")
 # What reads or writes the limiters' counters.
 LIMITERS = ("admit", "credit", "reconcile", "sweep_buckets", "sync_config")
 # What says something about the run, and is no work of the engine.
-REMARKS = ("count", "phase", "fault", "step")
+MARKS = ("count", "phase", "fault", "roll", "limits", "idle")
+REMARKS = (*MARKS, "step")
 # Connection failures, operator intervention, and errors that the driver made up itself.
 UNCERTAIN_CLASSES = ("08", "57")
 # Faults after whose end no session of before is left.
@@ -114,6 +119,8 @@ class Witness:
         self.deliveries: list[Operation] = []
         self.delivered: set[tuple[int, str]] = set()
         self.limiters: list[Operation] = []
+        # By process, what it writes down of each (kind, name): rate, capacity, shards.
+        self.limits: dict[str, dict[tuple[str, str], tuple[float | None, float, int]]] = {}
         self.crashes: list[Operation] = []
         self.counts: Counter[str] = Counter()
         self.retention_ms: float | None = None
@@ -152,6 +159,11 @@ class Witness:
                 self.delivered.add((o.result["target"], o.value["dedup"]))
         elif o.f in LIMITERS:
             self.limiters.append(o)
+        elif o.f == "limits":
+            self.limits[o.process] = {
+                (kind, name): (rate, capacity, shards)
+                for kind, name, rate, capacity, shards in o.value["limits"]
+            }
         elif o.f == "count":
             self.counts[o.value["event"]] += o.value["amount"]
         elif o.f == "gc":

@@ -151,6 +151,10 @@ def slots_at_rest(gate: Gate, executing: int) -> int:
 
 
 def debts(gate: Gate, executing: Mapping[int | None, int]) -> list[float]:
-    """By shard, how many of its next credits are kept: the rows too many may all end on that one, or elsewhere."""
+    """By shard, how many of its next credits are kept: the rows too many may all end on that one, or elsewhere; and
+    those beyond its own share have no place in it, whoever covers for them."""
     too_many = max(0, sum(executing.values()) - gate.capacity)
-    return [float(min(executing.get(shard, 0), too_many)) for shard in range(gate.shards)]
+    return [
+        float(max(0, executing.get(shard, 0) - share, min(executing.get(shard, 0), too_many)))
+        for shard, share in enumerate(shares(gate.capacity, gate.shards))
+    ]

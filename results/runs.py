@@ -29,12 +29,18 @@ VerdictWord = Literal["held", "violated", "unknown"]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """`verdict.json`. Times in milliseconds, rates per second. `reason` says why a verdict is `unknown`.
-    `exercised`: what the load put the engine through, as {name: {"count", "finding"}}; what did not happen is
-    `not_exercised` (`invariants/exercise.py`). `faults`: each as it happened, with what it did; `effects`: what the
-    engine and the clients made of them all (`stress/effects.py`). `postgres`: {"version", "source", "settings"} of the
-    server; of several, those of the first, and under `others` a list of the same for the others, in the order of their
-    shards."""
+    """`verdict.json`. Times in milliseconds, rates per second.
+
+    - `reason`: why a verdict is `unknown`.
+    - `exercised`: what the load put the engine through, as {name: {"count", "finding"}}; what did not happen is
+      `not_exercised` (`invariants/exercise.py`).
+    - `faults`: each as it happened, with what it did; `effects`: what the engine and the clients made of them all
+      (`stress/effects.py`).
+    - `waits_ms`: how long jobs wait, by kind; `idle`: what nodes without work cost, where a run looked
+      (`stress/waits.py`).
+    - `postgres`: {"version", "source", "settings"} of the server; of several, those of the first, and under `others` a
+      list of the same for the others, in the order of their shards.
+    """
 
     schema: int = SCHEMA
     verdict: VerdictWord
@@ -52,6 +58,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     exercised: dict[str, dict[str, int | str]] = msgspec.field(default_factory=dict)
     throughput: dict[str, float]
     latency_ms: dict[str, dict[str, float]]
+    waits_ms: dict[str, dict[str, dict[str, float]]] = msgspec.field(default_factory=dict)
+    idle: dict[str, float] = msgspec.field(default_factory=dict)
     ledger: dict[str, int]
     reproduce: str
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from engine.errors import UsageError
 from engine.front_door import FrontDoor
 from engine.postgres import signals_stop
 from invariants.mutants import REGISTRY
@@ -19,6 +20,7 @@ from stress.faults import FAULTS
 from stress.mutants.command import ablate_command, mutants_command
 from stress.scenarios import SCENARIOS
 from stress.schedules.commands import explore_command, replay_command
+from stress.soak_command import soak_command
 
 
 @click.group(cls=FrontDoor)
@@ -42,9 +44,25 @@ def stress() -> None:
 @click.option(
     "--faults", default="all", show_default=True, help=f"none, all, or some of: {', '.join(FAULTS)}."
 )
-@click.option("--scenario", default="mixed", show_default=True, help=f"One of: {', '.join(SCENARIOS)}.")
+@click.option(
+    "--scenario",
+    default=None,
+    show_default="mixed, or all in a soak",
+    help=f"One of: {', '.join(SCENARIOS)}.",
+)
 @click.option("--subject", default="reference", show_default=True, help=f"One of: {', '.join(SUBJECTS)}.")
 @click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(REGISTRY)}.")
+@click.option(
+    "--profile",
+    type=click.Choice(("run", "soak")),
+    default="run",
+    show_default=True,
+    help="soak: rounds of scenarios and faults at random, one after the other on the same tables.",
+)
+@click.option("--minutes", type=float, default=None, show_default="10", help="How long a soak lasts.")
+@click.option(
+    "--resume", type=click.Path(path_type=Path), default=None, help="Go on with the soak in that folder."
+)
 @click.option(
     "--until-violated", is_flag=True, help="End the load with the first violation, --seconds at the latest."
 )
@@ -60,9 +78,12 @@ def run_command(
     nodes: int,
     seed: int | None,
     faults: str,
-    scenario: str,
+    scenario: str | None,
     subject: str,
     mutant: str | None,
+    profile: str,
+    minutes: float | None,
+    resume: Path | None,
     until_violated: bool,
     out: Path | None,
     as_json: bool,
@@ -75,17 +96,38 @@ def run_command(
         nox -s stress                                       the default: 20 s, 4 nodes, every fault
         nox -s stress -- --seconds 60 --faults kill,pause
         nox -s stress -- --mutant outcome-unguarded         watch a broken engine being caught
+        nox -s stress -- --profile soak --minutes 30        everything, at random, for half an hour
         nox -s stress -- --mutant insert-many-unordered --seconds 60 --until-violated
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
+    if profile == "soak" or resume is not None:
+        sys.exit(
+            soak_command(
+                pg=pg,
+                minutes=minutes,
+                seconds=seconds,
+                nodes=nodes,
+                seed=seed,
+                faults=faults,
+                scenario=scenario,
+                subject=subject,
+                mutant=mutant,
+                resume=resume,
+                out=out,
+                as_json=as_json,
+                quiet=quiet,
+            )
+        )
+    if minutes is not None:
+        raise UsageError("--minutes is for --profile soak; a run lasts for --seconds")
     config = checked(
         pg=pg,
         seconds=seconds,
         nodes=nodes,
         seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
         faults=faults,
-        scenario=scenario,
+        scenario="mixed" if scenario is None else scenario,
         subject=subject,
         mutant=mutant,
         until_violated=until_violated,

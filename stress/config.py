@@ -33,7 +33,8 @@ LOCUST_WORKERS = 2
 class RunConfig:
     """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
     the order in which they were given, without repetition; `left_out` says in a sentence each which of `all` this run
-    cannot have. `until_violated`: the load ends with the first violation."""
+    cannot have. `retention_ms`: no node keeps what has ended for longer; None: as the scenario says. `until_violated`:
+    the load ends with the first violation."""
 
     sources: tuple[Source, ...]
     seconds: float
@@ -44,6 +45,7 @@ class RunConfig:
     subject: str
     mutant: str | None
     left_out: tuple[str, ...] = ()
+    retention_ms: float | None = None
     until_violated: bool = False
 
     def command(self) -> str:

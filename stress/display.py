@@ -39,11 +39,12 @@ class Snapshot:
 
 
 class Display:
-    """Shows snapshots on standard error. Quiet shows nothing."""
+    """Shows snapshots on standard error. Quiet shows nothing. Without `lines` snapshots show on a terminal only."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, lines: bool = True) -> None:
         self._console = Console(stderr=True, quiet=quiet)
         self._live = self._console.is_terminal and not quiet
+        self._lines = lines
         self._next_plain = 0.0
         self._progress = Progress(
             SpinnerColumn(),
@@ -78,6 +79,6 @@ class Display:
                 completed=snapshot.seconds,
                 total=max(snapshot.of_seconds, 0.001),
             )
-        elif time.monotonic() >= self._next_plain:
+        elif self._lines and time.monotonic() >= self._next_plain:
             self._next_plain = time.monotonic() + PLAIN_INTERVAL_S
             self.say(snapshot.line())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from results.runs import Verdict, write_json
 from stress.config import RunConfig
 from stress.effects import effects
 from stress.scenarios import SCENARIOS, StoreScenario
+from stress.waits import busiest_key, idle_cost, waits_ms
 
 if TYPE_CHECKING:
     from stress.run import Run
@@ -46,16 +47,59 @@ class Judged:
         return EXIT_CODES[self.verdict.verdict]
 
 
-def judge_run(run: Run) -> Judged:
-    """Judge a run that came to rest."""
-    return _judge(run, stopped=None)
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's folder does not say and its verdict does. `stopped`: why the run ended early, None where it came to
+    rest. `postgres`: as in the verdict; `load_seconds`: how long the load lasted; `faulty`: whether it had faults."""
+
+    seed: int
+    scenario: str
+    subject: str
+    mutant: str | None
+    nodes: int
+    postgres: dict[str, Any]
+    load_seconds: float
+    faulty: bool
+    reproduce: str
+    stopped: str | None
 
 
-def stopped_run(run: Run, reason: str) -> Judged:
-    """A run that ended early: unknown, with what was recorded beside it."""
+# Comes to the verdict of a run that is recorded in a folder.
+Judge = Callable[[Path, Told], Judged]
+
+
+def told_by(run: Run, stopped: str | None = None) -> Told:
+    """Of a run that came to rest. Writes `run.json`."""
+    scenario = SCENARIOS[run.config.scenario]
+    evidences = [
+        msgspec.structs.replace(
+            server.evidence,
+            exercises=scenario.exercises,
+            areas=scenario.subject.areas,
+            shares_clock=described.source != "dsn",
+            trace_max=scenario.trace_max if isinstance(scenario, StoreScenario) else None,
+        )
+        for server, described in zip(run.recording.servers, run.servers, strict=True)
+    ]
+    _write_run(run, evidences)
+    return Told(
+        seed=run.config.seed,
+        scenario=run.config.scenario,
+        subject=run.config.subject,
+        mutant=run.config.mutant,
+        nodes=run.config.nodes,
+        postgres=_postgres(run.servers),
+        load_seconds=run.load_seconds,
+        faulty=bool(run.config.faults),
+        reproduce=run.config.command(),
+        stopped=stopped,
+    )
+
+
+def told_when_stopped(run: Run, reason: str) -> Told:
+    """Of a run that ended early: unknown, with what was recorded beside it."""
     run.swarm.destroy()
     run.recording.abandon(f"the run was {reason}" if reason == INTERRUPTED else reason)
-    return _judge(run, stopped=reason)
+    return told_by(run, reason)
 
 
 def never_began(config: RunConfig, folder: Path, reason: str) -> Judged:
@@ -81,45 +125,36 @@ def never_began(config: RunConfig, folder: Path, reason: str) -> Judged:
     return Judged(verdict, Report(()), folder)
 
 
-def _judge(run: Run, *, stopped: str | None) -> Judged:
-    folder = run.folder
-    scenario = SCENARIOS[run.config.scenario]
-    evidences = [
-        msgspec.structs.replace(
-            server.evidence,
-            exercises=scenario.exercises,
-            areas=scenario.subject.areas,
-            shares_clock=described.source != "dsn",
-            trace_max=scenario.trace_max if isinstance(scenario, StoreScenario) else None,
-        )
-        for server, described in zip(run.recording.servers, run.servers, strict=True)
-    ]
-    _write_run(run, evidences)
+def judge_told(folder: Path, told: Told) -> Judged:
+    """Judge what was recorded, and write the folder's last files."""
     operations = merge_folder(folder)
     report = judge_folder(folder)
     write_parquet(operations, folder / "history.parquet")
     write_depths(report.depths, operations, folder / "depths.parquet")
     # A violation that was recorded is one, also where the run could not be ended as it should; a person's Ctrl-C is
     # an order not to judge.
+    stopped = told.stopped
     proven = stopped is None or (report.verdict == "violated" and stopped != INTERRUPTED)
     verdict = Verdict(
         verdict=report.verdict if proven else "unknown",
         reason=report.reason if proven else stopped,
-        seed=run.config.seed,
-        scenario=run.config.scenario,
-        subject=run.config.subject,
-        mutant=run.config.mutant,
-        postgres=_postgres(run.servers),
-        nodes=run.config.nodes,
-        seconds=round(run.load_seconds, 3),
+        seed=told.seed,
+        scenario=told.scenario,
+        subject=told.subject,
+        mutant=told.mutant,
+        postgres=told.postgres,
+        nodes=told.nodes,
+        seconds=round(told.load_seconds, 3),
         faults=[_fault(operation) for operation in operations if operation.f == "fault"],
-        effects=effects(operations) if run.config.faults else {},
+        effects=effects(operations) if told.faulty else {},
         invariants=report.invariants(),
         exercised=exercises(report.exercised),
-        throughput=_throughput(operations, report, run),
+        throughput=_throughput(operations, report, told.load_seconds),
         latency_ms=latencies_ms(operations),
+        waits_ms=waits_ms(operations),
+        idle=idle_cost(operations),
         ledger={"transactions": report.transactions, "changes": report.changes},
-        reproduce=run.config.command(),
+        reproduce=told.reproduce,
     )
     write_json(folder / "verdict.json", verdict)
     return Judged(verdict, report, folder)
@@ -174,8 +209,10 @@ def _fault(operation: Operation) -> dict[str, Any]:
     }
 
 
-def _throughput(operations: list[Operation], report: Report, run: Run) -> dict[str, float]:
+def _throughput(operations: list[Operation], report: Report, load_seconds: float) -> dict[str, float]:
     rates = throughput(operations)
-    if run.load_seconds > 0:
-        rates["transactions"] = round(report.transactions / run.load_seconds, 3)
+    if load_seconds > 0:
+        rates["transactions"] = round(report.transactions / load_seconds, 3)
+        if (busiest := busiest_key(operations, load_seconds)) is not None:
+            rates["busiest_key"] = busiest
     return rates

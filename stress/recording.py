@@ -37,6 +37,7 @@ class ServerRecording:
         self._server = server
         self._ledger = ledger
         self._log_began = server.log_size() if server.has_log else 0
+        self._deadlocks = _deadlocks(server)
         self.no_ledger = no_ledger
         self.evidence = Evidence(no_ledger=no_ledger)
 
@@ -92,7 +93,7 @@ class ServerRecording:
         row = None if counters_lost else connection.execute(DEADLOCKS).fetchone()
         return Evidence(
             at_rest=at_rest,
-            deadlocks=None if row is None else int(row[0]),
+            deadlocks=None if row is None or self._deadlocks is None else int(row[0]) - self._deadlocks,
             server_log=tuple(self._log_errors()) if self._server.has_log else None,
             no_ledger=self.no_ledger,
         )
@@ -104,6 +105,16 @@ class ServerRecording:
             if marker in line and any(severity in line for severity in SEVERITIES) and kept < MAX_LOG_LINES:
                 kept += 1
                 yield line
+
+
+def _deadlocks(server: Server) -> int | None:
+    """As counted so far: a database may have had runs before."""
+    try:
+        with psycopg.connect(server.dsn) as connection:
+            row = connection.execute(DEADLOCKS).fetchone()
+    except psycopg.Error:
+        return None
+    return None if row is None else int(row[0])
 
 
 class Recording:

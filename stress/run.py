@@ -2,12 +2,14 @@
 
 Phases, and what each waits for:
 
-1. start: server, schema, ledger, nodes, clients. The load's clock starts when the clients have joined.
-2. load: `seconds` long; faults as planned.
+1. start: server, schema, ledger, what the scenario has in the tables before, nodes, clients; of a quiet scenario an
+   idle time, in which the nodes are alone. The load's clock starts when the clients have joined.
+2. load: `seconds` long, or until rolling restarts are over; faults as planned.
 3. drain: clients stop, faults are healed, nodes work until nothing waits. A drain that makes no progress for
    `STUCK_S` ends: what still waits is judged as lost. One that makes progress but never ends is `unknown`.
-4. rest: nodes stop gracefully; the recorder reads the last transaction and the tables as they are.
-5. judge: ledger, history and evidence decide every invariant.
+4. collect, in a soak: nodes work until what has ended is gone from the tables.
+5. rest: nodes stop gracefully; the recorder reads the last transaction and the tables as they are.
+6. judge: ledger, history and evidence decide every invariant.
 
 Ctrl-C and SIGTERM end the run early at any point: children and server go, what was recorded stays, and the verdict is
 `unknown: interrupted`.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +28,7 @@ from typing import Any
 
 import psycopg
 
-from engine.postgres import HarnessError, InfrastructureError, Profile, Server, Stopped, conninfo, provision
+from engine.postgres import HarnessError, InfrastructureError, Profile, Server, Stopped, provision
 from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
 from invariants.ledger.process import RecorderError
@@ -39,20 +41,33 @@ from stress.faults import FAULTS, PlannedFault, plan_faults
 from stress.faults.acts import ACTS
 from stress.faults.ground import Fault, FaultStuck, Ground
 from stress.faults.plan import NODE, SERVER
-from stress.faults.proxy import LOOPBACK, Proxies
-from stress.judgement import INTERRUPTED, Judged, judge_run, never_began, stopped_run
+from stress.faults.ways import proxies_for, ways
+from stress.judgement import (
+    INTERRUPTED,
+    Judge,
+    Judged,
+    judge_told,
+    never_began,
+    told_by,
+    told_when_stopped,
+)
+from stress.opening import open_run
 from stress.recording import DEADLOCKS, Recording
-from stress.scenarios import SCENARIOS
+from stress.scenarios import SCENARIOS, Scenario
 from stress.subjects import Subject
+from stress.swarm.herd import migrate_at_once
+from stress.swarm.roll import Rolls, roll_times, sessions_named
 from stress.swarm.swarm import ChildDied, Swarm
 
 TICK_S = 0.05
 JOIN_TIMEOUT_S = 120.0
 STUCK_S = 10.0
-DRAIN_TIMEOUT_S = 90.0
+DRAIN_TIMEOUT_S = 180.0
 # A drain whose ledger already shows a violation has nothing more to prove.
 VIOLATED_DRAIN_S = 8.0
 LOOK_S = 0.25
+# How much longer a load may last in order to see the end of its rolling restarts.
+ROLL_GRACE_S = 40.0
 
 
 class Unfinished(Exception):
@@ -82,8 +97,10 @@ class Run:
     connections: list[psycopg.Connection[Any]]
     ground: Ground
     planned: list[PlannedFault]
+    rolls: Rolls
     active: list[Active] = field(default_factory=list)
     phase: str = "start"
+    each_tick: Callable[[], None] = lambda: None
     load_began: float = 0.0
     load_seconds: float = 0.0
     waiting: tuple[int, tuple[str | None, ...]] = (0, ())
@@ -98,17 +115,19 @@ class Run:
     def load(self) -> None:
         """Phases 1 and 2."""
         self.recording.phase("start")
-        # Locust takes longest to come up.
-        self.swarm.start_load()
-        self.swarm.start_nodes()
-        self._tick_until(
+        open_run(self)
+        self.tick_until(
             lambda: (report := self.swarm.read_load_report()) is not None and report.phase == "running",
             timeout_s=JOIN_TIMEOUT_S,
             otherwise="the clients did not join in time",
         )
         self._enter("load")
         self.load_began = time.monotonic()
-        self._tick_until(lambda: self._loaded_s() >= self.config.seconds or self._has_what_it_wanted())
+        self.tick_until(lambda: self._loaded_s() >= self.config.seconds or self._has_what_it_wanted())
+        longest_s = self.config.seconds + ROLL_GRACE_S
+        self.tick_until(
+            lambda: self.rolls.over or self._loaded_s() >= longest_s or self._has_what_it_wanted()
+        )
         self.load_seconds = self._loaded_s()
 
     def _has_what_it_wanted(self) -> bool:
@@ -118,9 +137,20 @@ class Run:
     def drain(self) -> None:
         """Phase 3."""
         self._enter("drain")
+        self.rolls.end()
         for active in self._in_healing_order(everything=True):
             self._heal(active)
         self.swarm.stop_load()
+        self._exhausted("jobs still wait")
+
+    def collect(self) -> None:
+        """Phase 4, of a run whose nodes keep what has ended for some time only: until it is gone."""
+        if self.config.retention_ms is not None and self.subject.ended is not None:
+            self._enter("collect")
+            self._exhausted("jobs that have ended are still kept")
+
+    def _exhausted(self, what: str) -> None:
+        """Until nothing waits, or nothing moves. Raises Unfinished."""
         began = progressed = time.monotonic()
         last = self._look()
         while self.waiting[0] > 0:
@@ -129,25 +159,19 @@ class Run:
                 last, progressed = self.waiting, time.monotonic()
             if time.monotonic() - progressed > STUCK_S:
                 self.display.say(
-                    f"{self.waiting[0]} jobs still wait and nothing moves: the rules say whether they may"
+                    f"{self.waiting[0]} {what} and nothing moves: the rules say whether they may"
                 )
                 return
             if time.monotonic() - began > VIOLATED_DRAIN_S and self.recording.progress().violations:
-                raise Unfinished(
-                    f"{self.waiting[0]} jobs still waited when the ledger already showed violations"
-                )
+                raise Unfinished(f"{self.waiting[0]} {what} when the ledger already showed violations")
             if time.monotonic() - began > DRAIN_TIMEOUT_S:
-                raise Unfinished(
-                    f"{self.waiting[0]} jobs still waited {DRAIN_TIMEOUT_S:.0f} s after the load"
-                )
+                raise Unfinished(f"{self.waiting[0]} {what} {DRAIN_TIMEOUT_S:.0f} s after the load")
 
     def rest(self) -> None:
-        """Phase 4."""
+        """Phase 5."""
         self._enter("rest")
         self.swarm.stop_nodes()
-        settling = self.subject.settling(SCENARIOS[self.config.scenario], self.config.mutant)
-        if settling is not None:
-            name, settle = settling
+        for name, settle in self.subject.settling(SCENARIOS[self.config.scenario], self.config.mutant):
             for connection in self.connections:
                 self.recording.did(name, partial(settle, connection))
         self.recording.finish(self.connections, counters_lost=self.ground.crashes > 0)
@@ -159,9 +183,10 @@ class Run:
     def _loaded_s(self) -> float:
         return time.monotonic() - self.load_began if self.load_began else 0.0
 
-    def _tick_until(
+    def tick_until(
         self, done: Callable[[], bool], *, timeout_s: float = float("inf"), otherwise: str = ""
     ) -> None:
+        """Do what is due until `done`. Raises Unfinished, with `otherwise`, when the time is up."""
         deadline = time.monotonic() + timeout_s
         while not done():
             if time.monotonic() > deadline:
@@ -170,10 +195,12 @@ class Run:
 
     def _tick(self) -> None:
         """Whatever is due: faults, their heals, the health of the children, the display."""
+        self.each_tick()
         self.swarm.check_alive()
         self.recording.check_alive()
         if self.phase == "load":
             self._disturb()
+            self._roll()
         report = self.swarm.read_load_report()
         progress = self.recording.progress()
         if time.monotonic() - self.looked_at >= LOOK_S:
@@ -207,6 +234,11 @@ class Run:
             if self._has_room(planned):
                 self.planned.remove(planned)
                 self._inject(planned)
+
+    def _roll(self) -> None:
+        if not self.ground.down:
+            disturbed = {active.planned.place for active in self.active if active.planned.place is not None}
+            self.rolls.tick(self._loaded_s(), disturbed)
 
     def _in_healing_order(self, *, everything: bool = False) -> list[Active]:
         """A server that is down comes first, and unless `everything` is to be healed alone: the rest may need it."""
@@ -245,7 +277,9 @@ class Run:
         self.looked_at = time.monotonic()
         if self.ground.down:
             return self.waiting
-        query = self.subject.unfinished if self.phase == "drain" else self.subject.waiting
+        query = {"drain": self.subject.unfinished, "collect": self.subject.ended or ""}.get(
+            self.phase, self.subject.waiting
+        )
         rows = [row for each in self.connections for row in each.execute(query.encode()).fetchall()]
         if self.config.until_violated:
             counted = [each.execute(DEADLOCKS).fetchone() for each in self.connections]
@@ -281,7 +315,7 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
             )
             for sentence in config.left_out:
                 display.say(sentence)
-            return _on_servers(config, servers, folder, display)
+            return run_on(config, servers, folder, display)
     except HarnessError:
         shutil.rmtree(folder)
         raise
@@ -290,20 +324,39 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
             return never_began(config, folder, INTERRUPTED)
 
 
-def _on_servers(config: RunConfig, servers: tuple[Server, ...], folder: Path, display: Display) -> Judged:
+def run_on(
+    config: RunConfig,
+    servers: tuple[Server, ...],
+    folder: Path,
+    display: Display,
+    judge: Judge | None = None,
+    each_tick: Callable[[], None] = lambda: None,
+) -> Judged:
+    """Carry out a run on servers that are there, in a folder that is there.
+
+    `judge` comes to the verdict, and may be interrupted; None: as every run does, which may not. `each_tick` is called
+    again and again meanwhile. Raises psycopg.Error where the schema cannot be made.
+    """
     with ExitStack() as stack:
         connections = tuple(
             stack.enter_context(psycopg.connect(server.dsn, autocommit=True)) for server in servers
         )
+        scenario = SCENARIOS[config.scenario]
+        if isinstance(scenario, Scenario) and scenario.herd:
+            migrate_at_once(servers[0].dsn, scenario.subject.areas, config.nodes)
         for connection in connections:
-            for area in SCENARIOS[config.scenario].subject.areas:
+            for area in scenario.subject.areas:
                 migrate(connection, area)
             for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
                 connection.execute(statement.encode())
         with _run(config, servers, folder, display, connections) as started:
+            started.each_tick = each_tick
             stopped = _carry_out(started)
             with uninterrupted():
-                return judge_run(started) if stopped is None else stopped_run(started, stopped)
+                told = told_by(started) if stopped is None else told_when_stopped(started, stopped)
+                if judge is None:
+                    return judge_told(folder, told)
+            return judge(folder, told)
 
 
 def _carry_out(started: Run) -> str | None:
@@ -311,6 +364,7 @@ def _carry_out(started: Run) -> str | None:
     try:
         started.load()
         started.drain()
+        started.collect()
         started.rest()
     except (Unfinished, ChildDied, RecorderError, FaultStuck, InfrastructureError) as error:
         return str(error)
@@ -338,15 +392,23 @@ def _run(
     )
     scenario = SCENARIOS[config.scenario]
     with ExitStack() as stack:
-        proxies = tuple(stack.enter_context(each) for each in _proxies(config, servers))
+        proxies = tuple(stack.enter_context(each) for each in proxies_for(config, servers))
         recording = stack.enter_context(
             Recording.started(servers, folder, failover="failover" in config.faults)
         )
         dsns = tuple(server.dsn for server in servers)
-        swarm = Swarm(config, dsns, folder, ways=_ways(config, servers, proxies))
+        swarm = Swarm(config, dsns, folder, ways=ways(config, servers, proxies))
         ground = Ground(swarm, servers, scenario.subject, scenario, recording.notes, proxies)
+        open_connections = list(connections)
+        releases = len(scenario.releases) if isinstance(scenario, Scenario) else 0
+        rolls = Rolls(
+            swarm,
+            roll_times(releases, config.seconds),
+            recording.notes,
+            lambda prefix: sessions_named(open_connections[0], prefix),
+        )
         run = Run(
-            config, servers, folder, display, swarm, recording, list(connections), ground, list(planned)
+            config, servers, folder, display, swarm, recording, open_connections, ground, list(planned), rolls
         )
         try:
             yield run
@@ -357,30 +419,3 @@ def _run(
                     active.fault.abandon()
             for connection in run.connections:
                 connection.close()
-
-
-def _proxies(config: RunConfig, servers: Sequence[Server]) -> Iterator[Proxies]:
-    """For each server one in front of each place, where a fault of the run needs them."""
-    for server in servers if {"partition", "slow"} & set(config.faults) else ():
-        assert server.tcp_dsn is not None
-        params = conninfo.parse(server.tcp_dsn)
-        yield Proxies((params["host"], int(params["port"])), range(config.nodes))
-
-
-def _ways(
-    config: RunConfig, servers: Sequence[Server], proxies: Sequence[Proxies]
-) -> dict[int, tuple[str, ...]]:
-    """The DSNs of each place through its proxies, if there are any."""
-    if not proxies:
-        return {}
-    return {
-        place: tuple(_way(server, each.port(place)) for server, each in zip(servers, proxies, strict=True))
-        for place in range(config.nodes)
-    }
-
-
-def _way(server: Server, port: int) -> str:
-    """In plain text, for a proxy can see no COMMIT in what is encrypted."""
-    assert server.tcp_dsn is not None
-    plain = {"sslmode": "disable", "gssencmode": "disable", "host": LOOPBACK, "port": str(port)}
-    return conninfo.to_uri({**conninfo.parse(server.tcp_dsn), **plain})

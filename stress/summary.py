@@ -13,6 +13,7 @@ from engine.errors import UsageError
 from invariants.render import print_exercises, print_report, print_verdict
 from stress.effects import by_fault
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
+from stress.scenarios import SCENARIOS, Scenario
 
 RATES = {
     "jobs_inserted": "jobs inserted",
@@ -23,6 +24,7 @@ RATES = {
     "messages": "messages",
     "events_delivered": "events delivered",
     "transactions": "transactions",
+    "busiest_key": "jobs of the busiest key",
 }
 # What each of these rules has looked at, one by one, when nothing was under way any more.
 BROUGHT_TO_REST = {
@@ -47,6 +49,14 @@ def print_summary(judged: Judged) -> None:
         f"{verdict.throughput[key]:,.0f} {word}/s" for key, word in RATES.items() if key in verdict.throughput
     ]
     console.print(", ".join(rates), soft_wrap=True)
+    if len(kinds := _kinds(judged)) > 0:
+        console.print(_waits_table(judged, kinds))
+    if idle := verdict.idle:
+        console.print(
+            f"a node that has nothing to do: {idle['statements_per_node']:,.1f} statements/s and "
+            f"{idle['transactions_per_node']:,.1f} transactions/s, over {idle['seconds']:.0f} s",
+            soft_wrap=True,
+        )
     if 0 < (reached := verdict.ledger["transactions"]) < EXPECTED_TRANSACTIONS_PER_S * verdict.seconds:
         console.print(f"This machine allowed {reached:,} transactions in {verdict.seconds:.0f} s.")
     if verdict.faults:
@@ -89,6 +99,26 @@ def _faults_table(judged: Judged) -> Table:
         table.add_row(
             name, f"{fired:,}", ", ".join(f"{count:,} {what}" for what, count in sorted(did.items()))
         )
+    return table
+
+
+def _kinds(judged: Judged) -> list[str]:
+    """Those of the scenario's own, where it tells kinds apart that are no queues."""
+    scenario = SCENARIOS[judged.verdict.scenario]
+    queues = {queue.name for queue in scenario.queues} if isinstance(scenario, Scenario) else set()
+    kinds = judged.verdict.waits_ms
+    return list(kinds) if set(kinds) - queues else []
+
+
+def _waits_table(judged: Judged, kinds: list[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("from insert, ms", "to", "count", "p50", "p90", "p99", "max"):
+        table.add_column(heading, justify="left" if heading in ("from insert, ms", "to") else "right")
+    for kind in kinds:
+        for what, word in (("started", "start"), ("ended", "end")):
+            if (figures := judged.verdict.waits_ms[kind].get(what)) is not None:
+                quantiles = (f"{figures[key]:,.0f}" for key in ("p50", "p90", "p99", "max"))
+                table.add_row(kind, word, f"{figures['count']:,.0f}", *quantiles)
     return table
 
 

@@ -18,7 +18,7 @@ import polars as pl
 
 from invariants.depth import Depth
 from invariants.history.operations import Operation
-from invariants.witness import ended
+from invariants.witness import MARKS, ended
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -68,15 +68,19 @@ def latencies_ms(operations: Sequence[Operation]) -> dict[str, dict[str, float]]
     """Per operation that completed ok: count, p50, p90, p99 and max in milliseconds, to the nanosecond."""
     by_name: dict[str, list[int]] = {}
     for o in operations:
-        if o.type == "ok" and o.end_ns is not None and o.f not in ("count", "phase", "fault"):
+        if o.type == "ok" and o.end_ns is not None and o.f not in MARKS:
             by_name.setdefault(o.f, []).append(o.end_ns - o.start_ns)
     answer: dict[str, dict[str, float]] = {}
     for name in sorted(by_name):
-        taken = pl.Series(by_name[name], dtype=pl.Float64) / 1e6
-        answer[name] = {"count": len(taken)}
-        answer[name] |= {q: round(float(taken.quantile(p, "linear") or 0.0), 6) for q, p in QUANTILES.items()}
-        answer[name]["max"] = round(max(by_name[name]) / 1e6, 6)
+        answer[name] = quantiles(by_name[name])
     return answer
+
+
+def quantiles(taken_ns: Sequence[int]) -> dict[str, float]:
+    """Of some times in nanoseconds, at least one: count, p50, p90, p99 and max in milliseconds."""
+    taken = pl.Series(taken_ns, dtype=pl.Float64) / 1e6
+    found = {q: round(float(taken.quantile(p, "linear") or 0.0), 6) for q, p in QUANTILES.items()}
+    return {"count": len(taken), **found, "max": round(max(taken_ns) / 1e6, 6)}
 
 
 def throughput(operations: Sequence[Operation]) -> dict[str, float]:
@@ -86,7 +90,7 @@ def throughput(operations: Sequence[Operation]) -> dict[str, float]:
     `jobs_inserted` counts ids answered, `jobs_ended` outcomes `done` and `stop` acknowledged. `commits` counts those
     that made a version, `messages` those acknowledged, `events_delivered` rows of the outbox that relays handed over.
     """
-    timed = [o for o in operations if o.end_ns is not None and o.f not in ("count", "phase", "fault")]
+    timed = [o for o in operations if o.end_ns is not None and o.f not in MARKS]
     if not timed:
         return {}
     seconds = (max(o.end_ns or 0 for o in timed) - min(o.start_ns for o in timed)) / 1e9

@@ -75,7 +75,23 @@ LIMITER_MUTANTS: Final = (
         caught_by=("gate-cap",),
         statements={
             "limiter/reconcile": (
-                Patch("least(b.used, greatest(0, b.uncovered - b.free_of_key)) AS debt", "0 AS debt"),
+                Patch(
+                    "greatest(b.used - b.share, least(b.used, greatest(0, b.uncovered - b.free_of_key))) AS debt",
+                    "0 AS debt",
+                ),
+            )
+        },
+    ),
+    Mutant(
+        name="surplus-credited",
+        summary="what a shard has beyond its share is no debt where other shards cover for it, and is credited to it",
+        caught_by=("slot-conservation",),
+        statements={
+            "limiter/reconcile": (
+                Patch(
+                    "greatest(b.used - b.share, least(b.used, greatest(0, b.uncovered - b.free_of_key))) AS debt",
+                    "least(b.used, greatest(0, b.uncovered - b.free_of_key)) AS debt",
+                ),
             )
         },
     ),

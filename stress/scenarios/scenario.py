@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ClassVar, Literal
@@ -17,17 +17,22 @@ from stress.subjects import PICKER, Subject
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A job and the terminal outcome its machine prescribes: status `done` or `failed`, and the result. `needs`: the
-    dedup keys of the signals without which it cannot end."""
+    dedup keys of the signals without which it cannot end. `kind`: the name under which the run counts how long such
+    jobs wait; where it is empty, that of their queue."""
 
     job: Job
     status: str
     result: Any
     needs: tuple[str, ...] = ()
+    kind: str = ""
 
     def described(self) -> dict[str, Any]:
         """What the history records of it."""
         job = self.job
+        eligible_at = job.eligible_at
         return {
+            "kind": self.kind or job.queue,
+            "eligible_at": None if eligible_at is None else round(eligible_at.timestamp() * 1000),
             "fsm": job.fsm,
             "queue": job.queue,
             "priority": job.priority,
@@ -87,10 +92,13 @@ class Scenario:
     clients at one time, so that clients of one moment can pick from the same identities. `clients` is the number of
     Locust users, `pause_ms` the mean of their pauses, `max_backlog` the number of runnable rows above which they wait.
     `exercises` names the invariants that the load makes something subject to, beyond those of every run: one that
-    nothing was subject to makes the run unknown. `limits`: the gates and rate limits of its nodes. `max_in_queue`: a
-    client that finds as many runnable rows in one of these queues leaves out what it would insert there, so that what
-    limits let through slowly can be drained. `retention_ms`: how long its nodes keep what has ended; None: longer than
-    any run.
+    nothing was subject to makes the run unknown. `limits`: the gates and rate limits of its nodes; `releases`: those
+    that nodes have after the first, the second, … rolling restart of a run. `max_in_queue`: a client that finds as many
+    runnable rows in one of these queues leaves out what it would insert there, so that what limits let through slowly
+    can be drained. `retention_ms`: how long its nodes keep what has ended; None: longer than any run. `knobs`: fields
+    of its nodes' `NodePolicy`. `preload(random)`: what is in the tables before a node is there. `herd`: nodes migrate
+    the schema when they boot, wait for each other, and begin at one moment, each with the limits in another order.
+    `idle_s`: how long the nodes run before there is any load, to see what that costs.
     """
 
     name: str
@@ -106,9 +114,20 @@ class Scenario:
     max_in_queue: Mapping[str, int] = field(default_factory=dict)
     retention_ms: float | None = None
     pokes: Pokes = "none"
+    releases: tuple[tuple[Limit, ...], ...] = ()
+    knobs: Mapping[str, float] = field(default_factory=dict)
+    preload: Callable[[Random], Sequence[InsertMany]] | None = None
+    herd: bool = False
+    idle_s: float = 0.0
     opening: Callable[[Random], tuple[Operation, ...]] = lambda _random: ()
 
     subject: ClassVar[Subject] = PICKER
+
+    def limits_at(self, place: int, release: int = 0) -> tuple[Limit, ...]:
+        """The limits of the node in that place, in the order in which it writes them down, after so many restarts."""
+        limits = (self.limits, *self.releases)[release]
+        turn = place % len(limits) if self.herd and limits else 0
+        return (*limits[turn:], *limits[:turn])
 
     def pokes_at(self, place: int) -> bool:
         """Whether the node in that place announces work and listens."""

@@ -106,6 +106,7 @@ NO_RACE: Final[dict[str, str]] = {
     "retention-from-birth": "one sweep by itself shows it",
     "bucket-swept-while-asleep": "one sweep by itself shows it",
     "shards-grow-unhealed": "one sweep by itself shows it",
+    "surplus-credited": "one sweep by itself shows it",
     "admit-unclamped": "one admission after another shows it",
     "burst-raised-wedges": "one admission after another shows it",
     "cold-bucket-lags": "one admission after another shows it",

@@ -12,6 +12,6 @@ TO_REST = frozenset(
     (
         "too-many-parameters", "serialise-outside-guard", "min-demand-unclamped", "shards-grow-unhealed",
         "reclaim-uncounted", "no-check", "credit-after-count", "provisional-is-a-shard", "continue-credits-held-slot",
-        "poked-only",
+        "poked-only", "surplus-credited",
     )
 )  # fmt: skip

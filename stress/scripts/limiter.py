@@ -96,6 +96,19 @@ def capacity_lowered_while_full(arena: Arena) -> None:
         one.pick(f"one.{place}")
 
 
+def shards_added_under_a_surplus(arena: Arena) -> None:
+    """A full gate of one shard gets a larger capacity in three, of which the first has no room for all that execute on
+    it; two of those end."""
+    one = arena.session("one")
+    one.configure(Gate("g", 4))
+    insert(one, *["g"] * 4)
+    rows = one.pick("one.1")
+    one.configure(Gate("g", 9, 3))
+    one.reconcile()
+    one.end(*rows[:2])
+    come_to_rest(arena)
+
+
 def shards_added_to_keys_in_use(arena: Arena) -> None:
     """A gate and a rate get more shards while a row executes; the sweeps run, and the row ends."""
     one = arena.session("one")
@@ -287,6 +300,7 @@ SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "credit-after-count": credit_comes_late,
     "provisional-is-a-shard": more_ask_than_a_gate_lets_in,
     "lowered-capacity-forgotten": capacity_lowered_while_full,
+    "surplus-credited": shards_added_under_a_surplus,
     "shards-grow-unhealed": shards_added_to_keys_in_use,
     "buckets-unordered": two_plans_of_one_scan,
     "config-upsert-unordered": two_boots_of_two_orders,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -16,12 +16,16 @@ from stress.swarm.mutation import limiter_for
 
 def _settling(
     scenario: Any, mutant: str | None
-) -> tuple[str, Callable[[psycopg.Connection[Any]], object]] | None:
-    """A killed node credits nothing: what it held is counted by a sweep, and the nodes have made their last."""
+) -> Sequence[tuple[str, Callable[[psycopg.Connection[Any]], object]]]:
+    """A killed node credits nothing, and who booted last may have changed the limits: both are mended by sweeps, and
+    the nodes have made their last."""
     limiter = limiter_for(mutant, scenario.limits)
     if limiter is None:
-        return None
-    return "reconcile", lambda connection: perform(connection, limiter.reconcile())
+        return ()
+    return (
+        ("reconcile", lambda connection: perform(connection, limiter.reconcile())),
+        ("sweep_buckets", lambda connection: perform(connection, limiter.sweep_buckets())),
+    )
 
 
 def _poison(random: Random, scenario: Any) -> tuple[dict[str, Any], Operation[list[int | None]]]:
@@ -40,19 +44,23 @@ PICKER = Subject(
     node="stress.swarm.node_process",
     user="stress.swarm.picker_users:PickerUser",
     # One that waits for a signal without a deadline cannot move: the clients are gone. Whether its wait is in order is
-    # for the rules to say.
+    # for the rules to say. Nor can one that is due when nobody will be there.
     unfinished="""
         SELECT count(*), max(updated_at)::text FROM gen_durable
-        WHERE status < 'done' AND (status <> 'awaiting_signal' OR await_deadline IS NOT NULL)
+        WHERE
+            status < 'done'
+            AND (status <> 'awaiting_signal' OR await_deadline IS NOT NULL)
+            AND (status <> 'runnable' OR eligible_at < now() + interval '1 hour')
     """,
     # Two index scans: during the load finished jobs must not slow the nodes.
     waiting="""
         SELECT count(*), max(updated_at)::text FROM (
-            SELECT updated_at FROM gen_durable WHERE status = 'runnable'
+            SELECT updated_at FROM gen_durable WHERE status = 'runnable' AND eligible_at < now() + interval '1 hour'
             UNION ALL
             SELECT updated_at FROM gen_durable WHERE status = 'executing'
         ) AS waiting
     """,
+    ended="SELECT count(*), max(id)::text FROM gen_durable WHERE status IN ('done', 'failed')",
     settling=_settling,
     poison=_poison,
 )

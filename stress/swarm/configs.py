@@ -13,7 +13,8 @@ ABANDONED = 4
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A node process. Times in milliseconds. `mutant` names a patch of the statements, None for the sound engine.
     `place`: where among the nodes it runs, from 0. `max_sessions`: as in `NodePolicy`; `clock_offset_s`: its clock is
-    off by that."""
+    off by that. `release`: how many rolling restarts came before it. `retention_ms`: for how long it keeps what has
+    ended, None: for ever."""
 
     dsns: tuple[str, ...]
     name: str
@@ -28,6 +29,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     place: int
     max_sessions: int | None = None
     clock_offset_s: float = 0.0
+    release: int = 0
+    retention_ms: float | None = None
 
 
 class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):

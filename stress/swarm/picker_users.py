@@ -25,7 +25,12 @@ from stress.swarm.mutation import picker_for
 WINDOW_S = 0.25
 BACKLOG_CHECK_EVERY = 40
 BACKLOG_PAUSE_S = 0.1
-BACKLOG = "SELECT count(*) FROM (SELECT 1 FROM gen_durable WHERE status = 'runnable' LIMIT %s) AS backlog"
+# What is due much later is nobody's backlog yet.
+BACKLOG = """
+SELECT count(*) FROM (
+    SELECT 1 FROM gen_durable WHERE status = 'runnable' AND eligible_at < now() + interval '1 hour' LIMIT %s
+) AS backlog
+"""
 IN_QUEUE = """
 SELECT count(*) FROM (SELECT 1 FROM gen_durable WHERE status = 'runnable' AND queue = %s LIMIT %s) AS waiting
 """

@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from stress import config as knobs
 from stress.config import RunConfig
-from stress.scenarios import SCENARIOS
+from stress.scenarios import SCENARIOS, Scenario
 from stress.swarm.child import Child
 from stress.swarm.configs import ABANDONED, ClientsConfig, LoadReport, LocustMasterConfig, NodeConfig
 
@@ -53,6 +53,8 @@ class Swarm:
     leaving: list[tuple[Child, float]] = field(default_factory=list)
     latest: LoadReport | None = None
     calm: bool = False
+    # How many rolling restarts the node in a place has seen.
+    releases: dict[int, int] = field(default_factory=dict)
     _master: Child | None = None
     _unread: bytes = b""
     _generation: int = 0
@@ -92,6 +94,8 @@ class Swarm:
             place=place,
             max_sessions=max_sessions,
             clock_offset_s=clock_offset_s,
+            release=self.releases.get(place, 0),
+            retention_ms=self._retention_ms(),
         )
         self.nodes[place] = Child.start(name, scenario.subject.node, node, self._log(name))
         if self.calm:
@@ -216,6 +220,13 @@ class Swarm:
         self.nodes.clear()
         self.clients.clear()
         self._master = None
+
+    def _retention_ms(self) -> float | None:
+        """The scenario's, or the run's where that is shorter; of the store nothing is collected."""
+        scenario = SCENARIOS[self.config.scenario]
+        asked = scenario.retention_ms if isinstance(scenario, Scenario) else None
+        known = [each for each in (asked, self.config.retention_ms) if each is not None]
+        return min(known, default=None)
 
     def _log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"

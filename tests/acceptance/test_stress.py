@@ -25,6 +25,7 @@ from invariants.areas import RULES
 from invariants.picker import ALWAYS_EXERCISED
 from results.runs import read_verdict
 from stress.scenarios import SCENARIOS
+from stress.scenarios.thundering_herd import PRELOADED
 from tests.integration.test_postgres_dsn import dump
 
 EXERCISED = ALWAYS_EXERCISED | set(SCENARIOS["mixed"].exercises)
@@ -161,6 +162,73 @@ def test_a_node_that_works_only_when_poked_is_caught_where_pokes_are_dropped(tmp
     assert read_verdict(folder).invariants["poke-is-a-hint"]["verdict"] == "violated"
 
 
+@pytest.mark.slow("30 s")
+def test_a_deploy_is_over_before_its_load_is_and_changes_the_limits_under_it(tmp_path: Path) -> None:
+    done = stress(
+        *("--scenario", "deploy", "--seconds", "4", "--nodes", "2", "--faults", "none", "--seed", "5"),
+        *("--out", str(tmp_path)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [folder] = runs_in(tmp_path)
+    verdict = read_verdict(folder)
+    assert verdict.exercised["nodes_rolled"]["count"] == 4
+    assert verdict.exercised["limits_changed"]["finding"] == "exercised"
+
+
+@pytest.mark.slow("20 s")
+def test_a_herd_makes_its_schema_at_once_and_works_off_what_has_waited_for_it(tmp_path: Path) -> None:
+    done = stress(
+        *(
+            "--scenario",
+            "thundering-herd",
+            "--seconds",
+            "2",
+            "--nodes",
+            "3",
+            "--faults",
+            "none",
+            "--seed",
+            "5",
+        ),
+        *("--out", str(tmp_path)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [folder] = runs_in(tmp_path)
+    assert read_verdict(folder).waits_ms["the backlog"]["ended"]["count"] == PRELOADED
+
+
+@pytest.mark.slow("30 s")
+def test_a_soak_that_is_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
+    soak = (
+        "--profile",
+        "soak",
+        "--scenario",
+        "hot-key",
+        "--faults",
+        "none",
+        "--nodes",
+        "2",
+        "--seconds",
+        "1",
+    )
+    status, output, family = interrupted_run(tmp_path, signal.SIGINT, "round 0", *soak, "--minutes", "60")
+    assert status == 4, output
+    assert gone(family)
+    [folder] = runs_in(tmp_path)
+    assert f"go on: nox -s stress -- --resume {folder}" in output
+    done = stress("--resume", str(folder), "--minutes", "0.01", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = json.loads(done.stdout)
+    assert (verdict["verdict"], verdict["complete"]) == ("held", True)
+    assert verdict["rounds"]["held"] >= 1
+    assert verdict["memory_mb"]["harness"]["most"] > 0
+    assert set(verdict["tables_mb"]) == {"first", "last", "most"}
+    assert sorted(path.name for path in (folder / "rounds" / "0000").iterdir()) == [
+        "run.json",
+        "verdict.json",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -172,6 +240,10 @@ def test_a_node_that_works_only_when_poked_is_caught_where_pokes_are_dropped(tmp
         (["--nodes", "0"], 2, "--nodes must be 1 to 64, not 0"),
         (["--seconds", "nan"], 2, "--seconds must be 1 to 86400, not nan"),
         (["--seconds", "soon"], 2, "'soon' is not a valid float"),
+        (["--minutes", "3"], 2, "--minutes is for --profile soak"),
+        (["--profile", "soak", "--minutes", "0"], 2, "--minutes must be above 0 and at most 10080, not 0"),
+        (["--profile", "soak", "--pg", "16", "--pg", "17"], 2, "a soak runs on one server: give --pg once"),
+        (["--resume", "nowhere"], 2, "nowhere holds no soak that could go on"),
         (["--pg", "dsn:postgresql://u:s3cret@127.0.0.1:1/x"], 3, "127.0.0.1"),
     ],
 )
@@ -201,10 +273,12 @@ def left_in(run_dir: Path) -> list[str]:
     return [path.name for path in run_dir.glob("*/*") if path.name != ".lock"]
 
 
-def interrupted_run(out: Path, number: signal.Signals, after: str) -> tuple[int, str, set[int]]:
+def interrupted_run(
+    out: Path, number: signal.Signals, after: str, *arguments: str
+) -> tuple[int, str, set[int]]:
     """Start a run, signal it when its output says `after`; its status, output, and the pids of all its children."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "stress", "run", "--seconds", "60", "--out", str(out)],
+        [sys.executable, "-m", "stress", "run", *(arguments or ("--seconds", "60")), "--out", str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -50,9 +50,11 @@ def everything(trace: Trace) -> None:
         ("reap", {"xid": None, "holds": [[1, "x"]]}),
         ("expire", {"ids": [1], "xid": None}),
         ("notify", {}),
+        ("roll", {"did": {"nodes replaced": 1}}),
     ):
         trace.did("node", f, {}, result)
     trace.did("node", "count", {"event": "poke_dropped", "amount": 1}, None)
+    trace.rate("r", first, 1)
 
 
 def test_each_exercise_is_counted_between_the_phase_load_and_the_next() -> None:

@@ -1009,6 +1009,32 @@ def test_a_broken_trace_is_found(invariant: str, breach: Callable[[Trace], None]
     assert says in " | ".join(violation.summary for violation in judgement.violations)
 
 
+def far_away(trace: Trace, row: int, planned: bool) -> None:
+    """A row that is due in years, and that was inserted so or was not."""
+    trace.change(row, eligible_at="2036-01-01 00:00:00+00").commit()
+    described = job() | ({"eligible_at": 2_082_758_400_000} if planned else {})
+    trace.did("client", "insert", {"job": described}, {"id": row})
+
+
+def test_a_row_that_is_not_due_for_years_is_not_lost_where_it_was_inserted_so() -> None:
+    trace = Trace()
+    far_away(trace, 1, planned=True)
+    assert trace.of("no-lost-job").verdict == "held"
+    far_away(trace, 2, planned=False)
+    judgement = trace.of("no-lost-job")
+    assert [violation.summary for violation in judgement.violations] == ["row 2 is runnable at rest"]
+
+
+def test_a_row_that_is_not_due_for_years_and_of_which_nobody_was_told_needs_an_insert_as_late() -> None:
+    trace = Trace()
+    trace.change(1, eligible_at="2036-01-01 00:00:00+00").commit()
+    trace.did("client", "insert", {"job": job()}, {"error": "OperationalError", "sqlstate": None}, "info")
+    assert trace.of("no-lost-job").verdict == "violated"
+    late = job() | {"eligible_at": 2_082_758_400_000}
+    trace.did("client", "insert", {"job": late}, {"error": "OperationalError", "sqlstate": None}, "info")
+    assert trace.of("no-lost-job").verdict == "held"
+
+
 def test_every_rule_has_a_broken_trace() -> None:
     assert {rule.name for rule in PICKER_RULES} == {invariant for invariant, _, _ in BROKEN}
 

@@ -10,8 +10,9 @@
 -- credit asks it. The flushes that the snapshot does not see are credited, for their rows are counted here.
 -- Race 3: a shard made since the lock, in a key of which older ones are held. Only whole keys are counted.
 -- Where more rows execute than the capacity allows (it was lowered), free slots of other shards cover for it, and what
--- is left is debt: each shard keeps that many of its next credits. Rows on a shard that is dropped cannot give their
--- slot back; the next sweep does.
+-- is left is debt: each shard keeps that many of its next credits. So does a shard that has more rows than its share,
+-- covered for or not: its surplus has no place in it (docs/findings.md, "A surplus is credited"). Rows on a shard that
+-- is dropped cannot give their slot back; nor can a surplus. The next sweep does.
 -- A key is dropped only when a sweep has found it full, and nobody has touched it for $3 ms since: an admit that still
 -- took it for cold would have to be older than that.
 WITH held AS MATERIALIZED (
@@ -112,7 +113,7 @@ want AS MATERIALIZED (
     SELECT
         b.key, b.shard, b.share,
         b.free - least(b.free, greatest(0, b.uncovered - (b.free_up_to - b.free))) AS available,
-        least(b.used, greatest(0, b.uncovered - b.free_of_key)) AS debt,
+        greatest(b.used - b.share, least(b.used, greatest(0, b.uncovered - b.free_of_key))) AS debt,
         b.executing = 0 AS unused
     FROM balance AS b
 ),
