@@ -232,7 +232,7 @@ class PostgresLimiter:
         """
         if not self._limits:
             return ()
-        columns = zip(*(_columns(limit) for limit in self._limits), strict=True)
+        columns = zip(*(columns_of(limit) for limit in self._limits), strict=True)
         rows = yield call(self._sql["limiter/sync_config"], *(list(column) for column in columns))
         return tuple(sorted((row[0], row[1]) for row in rows))
 
@@ -309,7 +309,8 @@ def _reason(row: Claimed, why: str) -> str:
     return f"{why}: {subject!r:.200}{weight} (job {row.id}, {row.fsm!r:.100} at step {row.step!r:.100})"
 
 
-def _columns(limit: Limit) -> tuple[str, str, float | None, float, int]:
+def columns_of(limit: Limit) -> tuple[str, str, float | None, float, int]:
+    """A limit as it is stored, and as a history has it: kind, name, rate, burst or capacity, shards."""
     if isinstance(limit, Gate):
         return "conc", limit.name, None, float(limit.capacity), limit.shards
     return "rate", limit.name, float(limit.rate), float(limit.burst), limit.shards

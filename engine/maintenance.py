@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from engine.limiter import Limit
 from engine.limits import Limiter
 from engine.operation import Operation, call
 from engine.picker import BATCH, MAX_LEASE_MS, Ended, Hold
@@ -52,6 +53,10 @@ class Collected:
 
 class NodeLimiter(Limiter, Protocol):
     """What a node needs of a limiter beyond what its scheduler asks of it: to set it up, and to keep it right."""
+
+    @property
+    def limits(self) -> Sequence[Limit]:
+        """What is configured."""
 
     def sync_config(self) -> Operation[Any]:
         """Write down what is configured, before the first claim."""

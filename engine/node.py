@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 
 from engine.flusher import Flusher
+from engine.limiter import columns_of
 from engine.machine import Machine, Registry
 from engine.maintenance import Maintenance, NodeLimiter
 from engine.observer import LoggingObserver, Observer
@@ -176,7 +177,8 @@ class Node:
         """Gates and rates must be known before a row is claimed: until they are written down, or `stop`."""
         while not self._stop.is_set():
             try:
-                await sessions.run("sync_config", {}, limiter.sync_config(), lambda _: {})
+                told = {"limits": [list(columns_of(limit)) for limit in limiter.limits]}
+                await sessions.run("sync_config", told, limiter.sync_config(), lambda _: {})
             except (OutcomeUnknown, Unavailable, psycopg.Error):
                 self._observer.count("tick_failed")
             else:

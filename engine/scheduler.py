@@ -202,7 +202,13 @@ class Scheduler:
                     lease_ms=self._policy.lease_ttl_ms,
                     gates=sorted(self._gates),
                 ),
-                lambda claim: {"ids": [row.id for row in claim.rows], "contended": claim.contended},
+                lambda claim: {
+                    "ids": [row.id for row in claim.rows],
+                    "keys": [
+                        [row.id, row.concurrency_key] for row in claim.rows if row.concurrency_key is not None
+                    ],
+                    "contended": claim.contended,
+                },
             )
         except (OutcomeUnknown, Unavailable):
             self._observer.count("reconnect")
@@ -268,7 +274,13 @@ class Scheduler:
         try:
             admission = await self._sessions.run(
                 "admit",
-                {"claim": rows[0].claim, "ids": [row.id for row in rows]},
+                {
+                    "claim": rows[0].claim,
+                    "ids": [row.id for row in rows],
+                    "rates": [
+                        [row.id, row.rate_limit, row.weight] for row in rows if row.rate_limit is not None
+                    ],
+                },
                 self._limiter.admit(rows),
                 lambda admission: {
                     "admitted": [[row.id, row.concurrency_shard] for row in admission.admitted],
@@ -459,6 +471,8 @@ class Scheduler:
             {
                 "id": step.instance_id,
                 "claim": lease.hold.claim,
+                "turn": row.turn,
+                "key": row.concurrency_key,
                 "step": step.name,
                 "attempt": step.attempt,
                 "signals": [signal.id for signal in step.signals],

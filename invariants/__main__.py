@@ -13,6 +13,7 @@ from rich.table import Table
 
 from engine.front_door import FrontDoor
 from invariants.areas import RULES
+from invariants.export import export
 from invariants.folder import judge_folder
 from invariants.mutants import REGISTRY
 from invariants.render import print_report, print_verdict
@@ -38,6 +39,9 @@ def check(run: Path, as_json: bool) -> None:
         print_report(console, report)
         print_verdict(console, report.verdict, report.reason)
     sys.exit(report.exit_code)
+
+
+main.add_command(export)
 
 
 @main.command("list")

@@ -139,11 +139,12 @@ class Config(msgspec.Struct, frozen=True, gc=False):
 
 class Changes:
     """One transaction's changes by group, in the order in which they were made. `mask` names the groups that are
-    not empty; `row` looks up a job as it is after the transaction, `find` a row of any table by name and key."""
+    not empty; `row` looks up a job as it is after the transaction, `find` a row of any table by name and key.
+    `columns`: those of the jobs' table, once it was seen."""
 
     __slots__ = (
-        "born", "buckets", "claimed", "configs", "ended", "find", "gone", "held", "mask", "moved", "row", "signals",
-        "stayed", "stored",
+        "born", "buckets", "claimed", "columns", "configs", "ended", "find", "gone", "held", "mask", "moved", "row",
+        "signals", "stayed", "stored",
     )  # fmt: skip
 
     def __init__(
@@ -153,6 +154,7 @@ class Changes:
         self.find = find
         self.stored = Stored()
         self.mask = 0
+        self.columns: Columns | None = None
         self.born: list[Transition] = []
         self.claimed: list[Transition] = []
         self.held: list[Transition] = []

@@ -50,6 +50,18 @@ def judge_folder(folder: Path, evidence: Evidence | None = None) -> Report:
         raise FolderError(f"{folder} cannot be judged: {error}") from error
 
 
+def read_history(folder: Path) -> list[Operation]:
+    """The operations of a recorded run. Raises FolderError."""
+    if not folder.is_dir():
+        raise FolderError(f"{folder} is no folder")
+    if not list(folder.glob("history-*.msgpack")):
+        raise FolderError(f"{folder} holds no history: there is no history-*.msgpack")
+    try:
+        return merge_folder(folder)
+    except (HistoryError, OSError) as error:
+        raise FolderError(f"{folder} cannot be read: {error}") from error
+
+
 def _recorded(folder: Path, evidence: Evidence | None) -> Recorded:
     ledger = folder / NAME
     known = read_evidence(folder) if evidence is None else evidence

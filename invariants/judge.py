@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from invariants.areas import AREAS, STORED_RULES
+from invariants.areas import AREAS, WATCHERS
 from invariants.changes import BUCKETS, CONFIGS, SIGNALS, Changes, Columns, Parser, Sorter
 from invariants.depth import Depths
 from invariants.elsewhere import ALONE, Elsewhere
@@ -83,7 +83,7 @@ class Judge:
         self._settled: Callable[[Row], bool] = lambda _: False
         self._columns: Columns | None = None
         self._picker_rules: list[Rule] = []
-        watchers = [rule(None, witness) for rule in STORED_RULES]
+        watchers = [rule(None, witness) for rule in WATCHERS]
         for watcher in watchers:
             watcher.elsewhere = elsewhere
         self._stored_rules: list[Rule] = [*watchers]
@@ -181,6 +181,7 @@ class Judge:
             else:
                 for step in apply(change):
                     self._parser.add(changes, step)
+        changes.columns = self._columns
         return changes
 
     def _begin(self, relation: Relation) -> Sorter:

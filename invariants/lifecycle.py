@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -35,7 +35,7 @@ from invariants.changes import (
 )
 from invariants.ledger.pgoutput import Row, Transaction
 from invariants.rules import Findings, Rest, microseconds, scope, text
-from invariants.witness import Insert, Witness, error_of
+from invariants.witness import Insert, Witness, error_of, signature_of
 
 # What every end of a claim may change.
 HELD_COLUMNS: Final = (
@@ -222,7 +222,7 @@ class NoLostJob:
         """Match rows that nobody was told of with inserts whose outcome is unknown, one to one."""
         open_inserts: dict[tuple[str | None, ...], list[Insert]] = {}
         for insert in witness.unknown_inserts:
-            open_inserts.setdefault(_signature(insert.job), []).append(insert)
+            open_inserts.setdefault(signature_of(insert.job), []).append(insert)
         for number, signature in self._strangers.items():
             candidates = open_inserts.get(signature)
             if not candidates:
@@ -526,8 +526,3 @@ def _occupies(c: Columns) -> Callable[[Row | None, bytes | None], bytes | None]:
         return row[key] if status in statuses else None
 
     return occupies
-
-
-def _signature(job: dict[str, Any]) -> tuple[str | None, ...]:
-    names = ("fsm", "queue", "priority", "concurrency_key", "correlation_key")
-    return tuple(None if job[name] is None else str(job[name]) for name in names)

@@ -136,39 +136,59 @@ class RateBudget:
         return None
 
     def _windows(self, key: str, grants: list[Grant], rate: float, burst: float) -> None:
-        """The window that exceeds its budget by most, if one does. A grant lies in a window that begins before the
-        grant's admission did and ends after it: grants that merely overlap the window are left out."""
-        grants.sort(key=lambda grant: grant.end_ns)
         self.checked += len(grants)
-        origin = min(grant.start_ns for grant in grants)
-        sums = PrefixSums(len(grants))
-        most, begin_ns = float("-inf"), origin
-        for place in sorted(range(len(grants)), key=lambda place: -grants[place].start_ns):
-            grant = grants[place]
-            sums.put(place, grant.weight, -rate * (grant.end_ns - origin) / 1e9)
-            excess = sums.greatest + rate * (grant.start_ns - origin) / 1e9 - burst
-            if excess > most:
-                most, begin_ns = excess, grant.start_ns
-        if most > TOLERANCE * max(1.0, burst):
-            self._exceeded(key, [grant for grant in grants if grant.start_ns >= begin_ns], rate, burst)
+        window = worst_window(grants, rate, burst)
+        if window is not None:
+            self.findings.add(
+                window.describe(key, rate, burst),
+                [one.row for one in window.grants][-3:],
+                None,
+                window.operations[-3:],
+                [(RATE, key)],
+            )
 
-    def _exceeded(self, key: str, grants: Sequence[Grant], rate: float, burst: float) -> None:
-        """Of grants in the order of their ends, those up to the end of the worst window."""
-        begin_ns = min(grant.start_ns for grant in grants)
-        spent = list(accumulate(grant.weight for grant in grants))
-        last = max(
-            range(len(grants)),
-            key=lambda place: spent[place] - rate * (grants[place].end_ns - begin_ns) / 1e9,
+
+class Window(msgspec.Struct, frozen=True):
+    """Grants that no budget covers, in the order of their ends."""
+
+    grants: tuple[Grant, ...]
+
+    @property
+    def operations(self) -> list[Operation]:
+        """Their admissions, each once."""
+        return list({id(one.operation): one.operation for one in self.grants}.values())
+
+    def describe(self, key: str, rate: float, burst: float) -> str:
+        """What was granted, and what would have been allowed."""
+        spent = sum(grant.weight for grant in self.grants)
+        seconds = (self.grants[-1].end_ns - min(grant.start_ns for grant in self.grants)) / 1e9
+        return (
+            f"rate {key} granted a weight of {spent:g} within {seconds:.6f} s; its burst of {burst:g} and "
+            f"its rate of {rate:g} a second allow {burst + rate * seconds:g}"
         )
-        window, seconds = grants[: last + 1], (grants[last].end_ns - begin_ns) / 1e9
-        self.findings.add(
-            f"rate {key} granted a weight of {spent[last]:g} within {seconds:.6f} s; its burst of {burst:g} and "
-            f"its rate of {rate:g} a second allow {burst + rate * seconds:g}",
-            [one.row for one in window][-3:],
-            None,
-            list({id(one.operation): one.operation for one in window}.values())[-3:],
-            [(RATE, key)],
-        )
+
+
+def worst_window(grants: Sequence[Grant], rate: float, burst: float) -> Window | None:
+    """The window that exceeds its budget by most, if one does. A grant lies in a window that begins before the
+    grant's admission did and ends after it: grants that merely overlap the window are left out."""
+    grants = sorted(grants, key=lambda grant: grant.end_ns)
+    origin = min(grant.start_ns for grant in grants)
+    sums = PrefixSums(len(grants))
+    most, begin_ns = float("-inf"), origin
+    for place in sorted(range(len(grants)), key=lambda place: -grants[place].start_ns):
+        grant = grants[place]
+        sums.put(place, grant.weight, -rate * (grant.end_ns - origin) / 1e9)
+        excess = sums.greatest + rate * (grant.start_ns - origin) / 1e9 - burst
+        if excess > most:
+            most, begin_ns = excess, grant.start_ns
+    if most <= TOLERANCE * max(1.0, burst):
+        return None
+    grants = [grant for grant in grants if grant.start_ns >= begin_ns]
+    spent = list(accumulate(grant.weight for grant in grants))
+    last = max(
+        range(len(grants)), key=lambda place: spent[place] - rate * (grants[place].end_ns - begin_ns) / 1e9
+    )
+    return Window(tuple(grants[: last + 1]))
 
 
 class PrefixSums:

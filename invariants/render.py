@@ -78,7 +78,7 @@ def invariants_table(report: Report) -> Table:
 def _silent(report: Report) -> set[str]:
     """The rules of areas that the run is not about, but for those that something was subject to."""
     exercised = {j.invariant for j in report.judgements if j.verdict != "not_exercised"}
-    others = (area.rules for name, area in AREAS.items() if name not in report.areas)
+    others = ((*area.rules, *area.seen) for name, area in AREAS.items() if name not in report.areas)
     return {rule.name for rules in others for rule in rules} - exercised
 
 

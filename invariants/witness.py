@@ -2,8 +2,10 @@
 
 The contract of values, per operation, as nodes and clients record them (`invoke` value → `ok` result):
 
-    claim        {"queue", "batch", "claim"}              → {"ids": [in pick order], "contended"}
-    step         {"id", "claim", "step", "attempt", "signals": [ids handed to it], "awaits": [names] or None}
+    claim        {"queue", "batch", "claim"}              → {"ids": [in pick order], "contended",
+                                                             "keys": [[id, concurrency key] of those that have one]}
+    step         {"id", "claim", "turn", "key": concurrency key or None, "step", "attempt",
+                  "signals": [ids handed to it], "awaits": [names] or None}
                                                           → {"kind"}
     flush        {"outcomes": [[id, claim, kind], …],     → {"xid", "committed": [[id, claim] or id, …]}
                   "turns": [of each, where it is told]}
@@ -16,10 +18,11 @@ The contract of values, per operation, as nodes and clients record them (`invoke
     signal       {"target": id or None, "key": text or None, "name", "dedup"}
                                                           → {"outcome": "delivered" | "duplicate" | "no_target",
                                                              "target": id or None, "signal": id or None}
-    admit        {"claim", "ids": [in pick order]}        → {"admitted": [[id, shard or None], …], "denied": [ids],
-                                                             "contended"}
+    admit        {"claim", "ids": [in pick order],        → {"admitted": [[id, shard or None], …], "denied": [ids],
+                  "rates": [[id, rate limit, weight], …]}    "contended"}
     credit       {"slots": [[key, shard], …]}             → {…, "contended"}
-    reconcile, sweep_buckets, sync_config                 → {…}
+    reconcile, sweep_buckets                              → {…}
+    sync_config  {"limits": [["conc", name, None, capacity, shards] or ["rate", name, rate, burst, shards], …]} → {…}
     expire       {"limit"}                                → {"ids", "xid"}
     gc           {"limit", "retention_ms"}                → {"ids"}
     count        {"event", "amount"} alone, no invoke; `poke_dropped` says that a notification was held back
@@ -29,15 +32,18 @@ The contract of values, per operation, as nodes and clients record them (`invoke
                  sync_config, where its configuration may differ from that of others → {}
     idle         {"nodes"}, a time in which they are alone   → {"transactions": by the server's count, theirs}
     roll         {"release"}, a rolling restart          → ok when it is over, {"did": {what: how often}}
+    harness      {"what": a statement}                    → {"xid"}: the harness itself did something to the tables
 
     store.load         {"execution": id}                  → {"version": v or None}
     store.commit       {"execution", "expected": old, "event": event id or None, "emits": n, "timers": n, "spawns": n,
-                        "trace": bool}                    → {"version": old + 1}
+                        "trace": bool, "to": [[target, event id] of each emit that has a target]}
+                                                          → {"version": old + 1}
                        a `fail` has {"error": "StoreConflict" or "EventAlreadyProcessed", "found": v or None}, or
                        {"error": "ConflictUnexplained", "found": None} where that was lost, and may say {"version": the
                        object's, "clean": no transaction was left open}; `info` is what CommitOutcomeUnknown says.
                        `"ends": true` beside it: the execution comes to an end by itself, as soon as those that
                        `"needs": [ids]` names are there
+    store.trace        {"execution": id}                  → {}: a step of the trace beside any commit
     store.list         {"filters": {…}}                   → {"ids": [of one complete paging]}
     relay.deliver      {"seqs": [oldest first]}           → {}, or {} → {"seqs"}; relay.broadcast the same
     relay.spawn        {}                                 → {"seqs"}
@@ -60,8 +66,9 @@ not: the error may have overtaken the answer to a commit. Such a `fail` is read 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -71,7 +78,7 @@ ENDERS = ("flush", "release", "reap", "reclaim")
 # What reads or writes the limiters' counters.
 LIMITERS = ("admit", "credit", "reconcile", "sweep_buckets", "sync_config")
 # What says something about the run, and is no work of the engine.
-MARKS = ("count", "phase", "fault", "roll", "limits", "idle")
+MARKS = ("count", "phase", "fault", "harness", "roll", "limits", "idle")
 REMARKS = (*MARKS, "step")
 # Connection failures, operator intervention, and errors that the driver made up itself.
 UNCERTAIN_CLASSES = ("08", "57")
@@ -80,6 +87,8 @@ CRASHES = ("crash", "failover")
 # The server's last word to a session that it ends.
 ENDED_SESSION = ("25P03", "57P01", "57P02")
 MASK = 0xFFFFFFFF
+
+T = TypeVar("T")
 
 
 class Insert(msgspec.Struct, frozen=True):
@@ -132,16 +141,18 @@ class Witness:
         self.unknown_inserts: list[Insert] = []
         self.broken_inserts: list[Operation] = []
         self.names_claims = False
-        # The store's and the transport's operations by name; commits by the version that they were to make.
+        # Operations by name; commits by the version that they were to make.
         self.named: dict[str, list[Operation]] = {}
         self.commits: dict[tuple[str, int], list[Operation]] = {}
         self.tokens: dict[str, Operation] = {}
+        self._derived: dict[Callable[[Witness], Any], Any] = {}
         self._last: tuple[int, Ender | None] = (-1, None)
         for operation in operations:
             self._index(operation)
 
     def _index(self, o: Operation) -> None:
         self.last_seen[o.process] = o.start_ns
+        self.named.setdefault(o.f, []).append(o)
         if "." in o.f:
             self._index_stored(o)
         elif o.f in ENDERS:
@@ -188,7 +199,6 @@ class Witness:
                         self.inserts[row] = Insert(o, job, row)
 
     def _index_stored(self, o: Operation) -> None:
-        self.named.setdefault(o.f, []).append(o)
         if o.f == "store.commit":
             self.commits.setdefault((o.value["execution"], o.value["expected"] + 1), []).append(o)
         elif o.f == "transport.claim":
@@ -203,6 +213,40 @@ class Witness:
             # A claim has several steps where it is continued in line; an inbox only grows under one.
             key = (o.value["id"], o.value["claim"])
             self.handed[key] = self.handed.get(key, frozenset()) | frozenset(signals)
+
+    def derived(self, make: Callable[[Witness], T]) -> T:
+        """What that makes of the whole history; made once, for all rules that look at it."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        found: T = self._derived[make]
+        return found
+
+    @cached_property
+    def machines(self) -> frozenset[str]:
+        """Those whose monotonic clocks the history was timed by."""
+        return frozenset(o.machine for o in self.operations)
+
+    @cached_property
+    def losses(self) -> tuple[Operation, ...]:
+        """Failovers that may have undone what had been acknowledged."""
+        return tuple(o for o in self.crashes if may_lose(o))
+
+    @cached_property
+    def before_losses(self) -> Witness:
+        """The history up to the first of them: what had not ended by then has an unknown outcome. Itself where there is
+        none."""
+        if not self.losses:
+            return self
+        until = min(loss.start_ns for loss in self.losses)
+        return Witness(
+            [
+                o
+                if o.end_ns is not None and o.end_ns < until
+                else msgspec.structs.replace(o, type="info", result=None, end_ns=None)
+                for o in self.operations
+                if o.start_ns < until
+            ]
+        )
 
     def over_ns(self, o: Operation) -> int | None:
         """When an operation is over on the server too, None where nobody can say. One of unknown outcome may still be
@@ -273,6 +317,11 @@ class Witness:
         return None
 
 
+def may_lose(fault: Operation) -> bool:
+    """Whether a fault may undo what was acknowledged: a failover to a standby that commits did not wait for."""
+    return fault.value["fault"] in CRASHES and fault.value.get("synchronous") is False
+
+
 def is_unknown(o: Operation) -> bool:
     """Whether nobody can say if it took effect."""
     if o.type == "ok":
@@ -332,6 +381,12 @@ def _ender(o: Operation) -> Ender:
         (entry[0], entry[1]): turn for entry, turn in zip(entries, o.value.get("turns", ()), strict=False)
     }
     return Ender(o, asked, frozenset(committed(o)), turns)
+
+
+def signature_of(job: dict[str, Any]) -> tuple[str | None, ...]:
+    """What an insert of unknown outcome and the row that it made have in common."""
+    names = ("fsm", "queue", "priority", "concurrency_key", "correlation_key")
+    return tuple(None if job[name] is None else str(job[name]) for name in names)
 
 
 def lone(operations: Sequence[Operation]) -> Iterator[tuple[Operation, bool]]:

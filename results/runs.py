@@ -38,6 +38,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
       (`stress/effects.py`).
     - `waits_ms`: how long jobs wait, by kind; `idle`: what nodes without work cost, where a run looked
       (`stress/waits.py`).
+    - `order`: by queue, how long jobs waited and how often one overtook another (`invariants/history/order.py`).
     - `postgres`: {"version", "source", "settings"} of the server; of several, those of the first, and under `others` a
       list of the same for the others, in the order of their shards.
     """
@@ -60,6 +61,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     latency_ms: dict[str, dict[str, float]]
     waits_ms: dict[str, dict[str, dict[str, float]]] = msgspec.field(default_factory=dict)
     idle: dict[str, float] = msgspec.field(default_factory=dict)
+    order: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     ledger: dict[str, int]
     reproduce: str
 

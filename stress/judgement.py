@@ -15,6 +15,7 @@ from invariants.folder import judge_folder, ledger_folder
 from invariants.history import merge_folder
 from invariants.history.export import latencies_ms, throughput, write_depths, write_parquet
 from invariants.history.operations import Operation
+from invariants.history.order import waits
 from invariants.verdict import EXIT_CODES, Report, exercises
 from results.runs import Verdict, write_json
 from stress.config import RunConfig
@@ -153,6 +154,7 @@ def judge_told(folder: Path, told: Told) -> Judged:
         latency_ms=latencies_ms(operations),
         waits_ms=waits_ms(operations),
         idle=idle_cost(operations),
+        order=waits(operations),
         ledger={"transactions": report.transactions, "changes": report.changes},
         reproduce=told.reproduce,
     )

@@ -177,7 +177,14 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
             "timers": len(self.timers),
             "spawns": len(self.spawns),
             "trace": self.trace is not None,
+            "to": addressed(self.emits),
         }
+
+
+def addressed(emits: Sequence[Emit | tuple[str | None, Event]]) -> list[list[str]]:
+    """Target and event id of each emit that has a target, in order: what a history says of them."""
+    each = [(emit.target_id, emit.event) if isinstance(emit, Emit) else emit for emit in emits]
+    return [[target, event.id] for target, event in each if target is not None]
 
 
 # Why a commit of a batch did not happen, or may not have.

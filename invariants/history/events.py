@@ -16,7 +16,7 @@ Rules, with reasons:
    process has many operations open at once. An event of kind `count` has no invoke.
 4. Time is CLOCK_MONOTONIC in nanoseconds: one clock for all processes of a machine, and one that nobody sets.
    Histories of several machines are each right in themselves and only roughly so together: the `Clock` frame
-   pairs that clock with the wall clock at start.
+   pairs that clock with the wall clock at start, and names the machine as it was booted.
 5. msgpack, not JSON: integers of 64 bits stay integers, any text survives, and a frame takes about a
    microsecond.
 
@@ -27,6 +27,7 @@ What `value` holds is a contract with those who record; `docs` of each operation
 from __future__ import annotations
 
 import os
+import platform
 import re
 import struct
 import time
@@ -68,6 +69,16 @@ class Clock(msgspec.Struct, frozen=True, array_like=True):
     pid: int
     wall_ns: int
     monotonic_ns: int
+    # Whose monotonic clock it is; histories that do not say are of one machine.
+    machine: str = ""
+
+
+def machine_name() -> str:
+    """Names the boot of this machine, which its monotonic clock counts from."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return platform.node()
 
 
 def history_path(folder: Path, process: str) -> Path:
@@ -91,7 +102,7 @@ class Recorder:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=str)
         path = history_path(folder, process)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        clock = Clock(process, os.getpid(), time.time_ns(), time.monotonic_ns())
+        clock = Clock(process, os.getpid(), time.time_ns(), time.monotonic_ns(), machine_name())
         payload = self._encoder.encode(clock)
         self._write(_HEADER.pack(MAGIC, VERSION) + _LENGTH.pack(len(payload)) + payload)
 

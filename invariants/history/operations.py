@@ -15,7 +15,7 @@ class Operation(msgspec.Struct, frozen=True):
     """What one process did: `value` as invoked, `result` as completed.
 
     `type` is `info` and `end_ns` None where no completion was recorded. `wall_offset_ns` turns the process's
-    clock into the wall clock of its machine: wall = monotonic + offset.
+    clock into the wall clock of its machine: wall = monotonic + offset. `machine`: whose monotonic clock it is.
     """
 
     process: str
@@ -27,6 +27,7 @@ class Operation(msgspec.Struct, frozen=True):
     start_ns: int
     end_ns: int | None
     wall_offset_ns: int = 0
+    machine: str = ""
 
     @property
     def latency_ms(self) -> float | None:
@@ -62,6 +63,7 @@ def merge(files: Iterable[Path]) -> list[Operation]:
 def pair(events: Iterable[Event], clock: Clock | None = None) -> list[Operation]:
     """One process's events as operations. Raises HistoryError for a completion without its invoke."""
     offset = 0 if clock is None else clock.wall_ns - clock.monotonic_ns
+    machine = "" if clock is None else clock.machine
     pending: dict[int, Event] = {}
     operations: list[Operation] = []
     for event in events:
@@ -79,6 +81,7 @@ def pair(events: Iterable[Event], clock: Clock | None = None) -> list[Operation]
                     event.time_ns,
                     event.time_ns,
                     offset,
+                    machine,
                 )
             )
         else:
@@ -90,11 +93,22 @@ def pair(events: Iterable[Event], clock: Clock | None = None) -> list[Operation]
             operations.append(
                 Operation(
                     event.process, event.index, event.f, event.type, begun.value, event.value,
-                    begun.time_ns, event.time_ns, offset,
+                    begun.time_ns, event.time_ns, offset, machine,
                 )
             )  # fmt: skip
     operations.extend(
-        Operation(event.process, event.index, event.f, "info", event.value, None, event.time_ns, None, offset)
+        Operation(
+            event.process,
+            event.index,
+            event.f,
+            "info",
+            event.value,
+            None,
+            event.time_ns,
+            None,
+            offset,
+            machine,
+        )
         for event in pending.values()
     )
     return operations

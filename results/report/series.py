@@ -15,7 +15,7 @@ import msgspec
 import polars as pl
 
 # What says something about the run, and is no work.
-REMARKS: Final = ("count", "phase", "fault", "sample")
+REMARKS: Final = ("count", "phase", "fault", "harness", "limits", "idle", "roll")
 STEPS: Final = 80
 SHORTEST_STEP_S: Final = 0.25
 # As many curves in one chart as can be told apart.

@@ -143,6 +143,7 @@ def late_commit(depot: Depot) -> None:
             "INSERT INTO executions (id, definition_id, data, version) VALUES ('late', 'd', '{}', 1)"
         )
         late.execute("INSERT INTO outbox (target_id, event) VALUES ('x', '{\"id\": \"e1\"}')")
+        depot.own(late, "a commit that takes its time")
         one.commit(draft("a"), [emit("y", "e2")])
         relay.deliver()
     relay.deliver()

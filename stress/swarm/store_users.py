@@ -89,7 +89,12 @@ class StoreUser(ClientUser):
                     "store.list", {"filters": {"status": act.status}}, lambda: self._list(act), _ids
                 )
             case Note():
-                self.store.append_trace(act.target, {"note": self._acts})
+                self.observed(
+                    "store.trace",
+                    {"execution": act.target},
+                    lambda: self.store.append_trace(act.target, {"note": self._acts}),
+                    lambda _: {},
+                )
 
     def _start(self, act: Start) -> None:
         charts = {chart.definition_id: chart for chart in self.scenario.charts}

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
+from engine.limiter import Limit
 from engine.limits import Admission, Slot
 from engine.machine import Done, Machine, Next, Outcome, ScheduleChildren, Step
 from engine.node import ClaimNames, session_prefix
@@ -221,6 +222,7 @@ class CountingLimiter:
     """A limiter whose sweeps are seen, and fail the first time. It is asked for nothing else."""
 
     gates: Sequence[str] = ()
+    limits: Sequence[Limit] = ()
 
     def __init__(self) -> None:
         self.sweeps: list[str] = []

@@ -16,7 +16,7 @@ import pytest
 
 from engine.picker import Hold, Job
 from engine.schema import migrate
-from invariants.areas import RULES
+from invariants.areas import RECONCILING, RULES
 from invariants.evidence import RUN_FILE, Evidence, read_ledger_summary
 from invariants.folder import judge_folder
 from invariants.ledger.frames import NAME, read_transactions
@@ -56,7 +56,8 @@ def test_two_sessions_at_work_are_judged_held(open_arena: OpenArena) -> None:
     arena = open_arena(None)
     work(arena)
     report = arena.judge(at_rest=True)
-    held = ALWAYS_EXERCISED | {"k1-exclusion", "identity-unique"}
+    held = ALWAYS_EXERCISED | {"k1-exclusion", "identity-unique", "seen-single-owner"}
+    held |= {rule.name for rule in RECONCILING}
     assert verdicts(report) == {rule.name: "held" if rule.name in held else "not_exercised" for rule in RULES}
     assert report.exit_code == 0
     summary = read_ledger_summary(arena.folder)

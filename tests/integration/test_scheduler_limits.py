@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from engine.flusher import Flusher
+from engine.limiter import Limit
 from engine.limits import Admission, Slot
 from engine.machine import Done, Machine, Next, Outcome, Registry, Step
 from engine.node import ClaimNames
@@ -80,6 +81,10 @@ class Counters:
             if slot.key in self.free:
                 self.free[slot.key] += 1
         yield from ()
+
+    @property
+    def limits(self) -> Sequence[Limit]:
+        return ()
 
     def renew(self, slots: Sequence[Slot]) -> Operation[None]:
         yield from ()
