@@ -6,10 +6,11 @@ Its exit status is nox's: 0 held, 1 violated, 2 wrong usage, 3 infrastructure, 4
 
 # How it works
 #
-# Environments. Sessions share two: `.nox/run` has what the front doors need, `.nox/dev` what tests and lint
-# need on top. nox's own would be one per session, so every session says `venv_backend="none"` and asks
-# `environment` instead. Each folder carries a stamp of all that went into it; while the stamp fits, nothing
-# is installed. The project is installed editable: a changed source needs no new stamp.
+# Environments. Sessions share three: `.nox/run` has what the front doors need, `.nox/dev` what tests and lint
+# need on top, `.nox/mutate` what mutates Python. nox's own would be one per session, so every session says
+# `venv_backend="none"` and asks `environment` instead. Each folder carries a stamp of all that went into it;
+# while the stamp fits, nothing is installed. The project is installed editable: a changed source needs no new
+# stamp.
 #
 # Exit status. nox turns every failure into 1. The statuses of failed sessions are kept, and the worst of
 # them replaces nox's own when the process ends. 1 is the worst, then 2, 3, 4: a proven violation outweighs
@@ -36,6 +37,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -49,7 +51,8 @@ nox.options.sessions = ["tests", "lint"]
 
 ROOT = Path(__file__).resolve().parent
 CONSTRAINTS = ROOT / "constraints.txt"
-PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+PYPROJECT_PATH = ROOT / "pyproject.toml"
+PYPROJECT = nox.project.load_toml(PYPROJECT_PATH)
 PYTHONS = PYPROJECT["project"]["requires-python"]
 
 # session: (module and its arguments, what it does)
@@ -58,6 +61,8 @@ FRONT_DOORS = {
     "explore": ("stress explore", "Take races through their schedules, step by step, and judge every one."),
     "replay": ("stress replay", "Take a recorded schedule again."),
     "fuzz": ("stress fuzz", "Hold the engine against the models, and try schedules, until the time is up."),
+    "mutants": ("stress mutants", "Show every mutant to the instruments, and the sound engine too."),
+    "ablate": ("stress ablate", "Take one thing out of the SQL at a time, and see who notices."),
     "check": ("invariants check", "Judge a recorded run again."),
     "report": ("results report", "Make a page of a recorded run, or of all."),
     "plans": ("results plans capture", "Capture the plans of every statement, and check their shapes."),
@@ -66,7 +71,11 @@ FRONT_DOORS = {
     "postgres": ("engine postgres", "Start a throw-away server, or list the versions to be had here."),
 }
 
-ENVIRONMENTS: Mapping[str, Sequence[str]] = {"run": [], "dev": ["tests", "lint"]}
+ENVIRONMENTS: Mapping[str, Sequence[str]] = {
+    "run": [],
+    "dev": ["tests", "lint"],
+    "mutate": ["tests", "mutation"],
+}
 
 STOP_WITHIN_S = 60
 INFRASTRUCTURE = 3
@@ -303,6 +312,62 @@ def lint(session: nox.Session) -> None:
         fail(session, 1, f"failed: {', '.join(failed)}")
 
 
+MUTATED = (
+    "engine",
+    "models",
+    "invariants",
+    "stress",
+    "results",
+    "tests",
+    "docs",
+    "README.md",
+    "CHANGELOG.md",
+    "noxfile.py",
+)
+
+
+@nox.session(venv_backend="none")
+def mutate(session: nox.Session) -> None:
+    """Change one thing in the Python of the decisions at a time (mutmut), and list what no test noticed.
+
+    `--all` adds what decides beside a server. Exit status: 0 all was noticed, 1 something was not.
+    """
+    chosen = ("pure", "all") if "--all" in session.posargs else ("pure",)
+    with (ROOT / "tests" / "mutation.toml").open("rb") as file:
+        groups = tomllib.load(file)
+    settings = {
+        "source_paths": ["engine"],
+        "also_copy": [name for name in MUTATED if name not in ("engine", "tests")],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider"],
+        "only_mutate": [path for name in chosen for path in groups[name]["only_mutate"]],
+        "pytest_add_cli_args_test_selection": [path for name in chosen for path in groups[name]["tests"]],
+    }
+    # Mutmut writes beside what it mutates.
+    with (
+        environment(session, "mutate") as env,
+        tempfile.TemporaryDirectory(prefix="pgreferee-mutate-") as scratch,
+    ):
+        for name in MUTATED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            copy(ROOT / name, Path(scratch, name))
+        lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+        text = PYPROJECT_PATH.read_text(encoding="utf-8")
+        Path(scratch, PYPROJECT_PATH.name).write_text(
+            "\n".join((text, "[tool.mutmut]", *lines, "")), encoding="utf-8"
+        )
+        program = shutil.which("mutmut", path=env["PATH"]) or "mutmut"
+        with session.chdir(scratch):
+            if status := call([program, "run"], env=env, quiet=True):
+                fail(session, INFRASTRUCTURE, f"mutmut ended with exit status {status}")
+            left = subprocess.run([program, "results"], env=env, capture_output=True, text=True).stdout
+    survivors = [
+        line.strip() for line in left.splitlines() if line.strip().endswith(("survived", "no tests"))
+    ]
+    print(*survivors, sep="\n")
+    if survivors:
+        fail(session, 1, f"{len(survivors)} changes were noticed by no test")
+
+
 PIN_HEADER = """\
 # The exact version of everything that is installed: to run pgreferee, to test and lint it, and to build it.
 # One list for every Python. `nox -s pin` writes it anew, with the newest that pyproject.toml allows.
@@ -321,7 +386,8 @@ def pin(session: nox.Session) -> None:
         pins = Path(scratch, "pins.txt")
         command = [uv, "pip", "compile", "--universal", "--upgrade", "--quiet", "--output-file", str(pins)]
         command += ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
-        command += [part for group in ENVIRONMENTS["dev"] for part in ("--group", group)]
+        groups = sorted({group for groups in ENVIRONMENTS.values() for group in groups})
+        command += [part for group in groups for part in ("--group", group)]
         if status := call([*command, "pyproject.toml", str(backend)]):
             fail(session, INFRASTRUCTURE, f"uv ended with exit status {status}")
         CONSTRAINTS.write_text(PIN_HEADER + pins.read_text(encoding="utf-8"), encoding="utf-8")

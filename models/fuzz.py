@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import count
 from typing import Literal
 
@@ -21,6 +22,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis.errors import Flaky, HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from engine.picker import Picker
 from engine.statements import Catalogue
 from models.coordination_machine import coordination_machine
 from models.limiter_machine import limiter_machine
@@ -98,40 +100,82 @@ def fuzz(
     schema: Sequence[str] = (),
     shrink_seconds: float = float("inf"),
     rounds: int | None = None,
+    pickers: Callable[[Catalogue | None], Picker] = Picker,
 ) -> Finding:
     """Run one machine on an empty database for about `seconds`, `shrink_seconds` of them at most on a smaller example.
 
     `rounds` ends it earlier: so many rounds are the same work on a slow machine and on a fast one.
 
-    `catalogue` puts other statements in the place of the engine's; `schema` are run after its migrations.
+    `catalogue` puts other statements in the place of the engine's; `schema` are run after its migrations; `pickers`
+    makes the picker that the machine `coordination` works with.
 
     Raises ValueError for a database that is not empty, and psycopg.OperationalError where it cannot be reached at the
     start.
     """
-    with _bound(machine, dsn, catalogue, schema) as bound:
-        began = time.monotonic()
-        tally = Tally(deadline=began + seconds, shrink_seconds=shrink_seconds)
-        for done in count(1):
-            verdict, reason, evidence = _round(bound(tally), tally, seed, profile)
-            spent = time.monotonic() - began
-            if verdict != "held" or spent >= seconds or done == rounds:
-                found = None if tally.first_failure is None else tally.first_failure - began
-                return Finding(
-                    machine, verdict, reason, tally.steps, tally.examples, spent, seed, evidence, found
-                )
-            seed += 1
+    with _bound(machine, dsn, catalogue, schema, pickers) as bound:
+        return fuzz_bound(
+            machine,
+            bound,
+            seconds=seconds,
+            seed=seed,
+            profile=profile,
+            shrink_seconds=shrink_seconds,
+            rounds=rounds,
+        )
+
+
+def bind(
+    machine: str,
+    sessions: Sessions,
+    catalogue: Catalogue | None,
+    pickers: Callable[[Catalogue | None], Picker] = Picker,
+) -> Binding:
+    """Binds a machine of `MACHINES` to sessions that are open already, and may serve one machine after the other."""
+    factory, _ = MACHINES[machine]
+    if factory is coordination_machine:
+        factory = partial(coordination_machine, picker=pickers)
+    return lambda tally: factory(sessions, tally, catalogue)
+
+
+def fuzz_bound(
+    machine: str,
+    bound: Binding,
+    *,
+    seconds: float,
+    seed: int,
+    profile: Profile = PROFILES["ci"],
+    shrink_seconds: float = float("inf"),
+    rounds: int | None = None,
+) -> Finding:
+    """As `fuzz`, of a machine that is bound already."""
+    began = time.monotonic()
+    tally = Tally(deadline=began + seconds, shrink_seconds=shrink_seconds)
+    for done in count(1):
+        verdict, reason, evidence = _round(bound(tally), tally, seed, profile)
+        spent = time.monotonic() - began
+        if verdict != "held" or spent >= seconds or done == rounds:
+            found = None if tally.first_failure is None else tally.first_failure - began
+            return Finding(
+                machine, verdict, reason, tally.steps, tally.examples, spent, seed, evidence, found
+            )
+        seed += 1
     raise AssertionError("unreachable: the loop ends by returning")
 
 
 @contextmanager
-def _bound(machine: str, dsn: str, catalogue: Catalogue | None, schema: Sequence[str]) -> Iterator[Binding]:
+def _bound(
+    machine: str,
+    dsn: str,
+    catalogue: Catalogue | None,
+    schema: Sequence[str],
+    pickers: Callable[[Catalogue | None], Picker],
+) -> Iterator[Binding]:
     if machine in OPENED:
         with OPENED[machine](dsn, catalogue, schema) as binding:
             yield binding
         return
-    factory, start = MACHINES[machine]
-    with Sessions.opened(dsn, start, schema) as sessions:
-        yield lambda tally: factory(sessions, tally, catalogue)
+    with Sessions.opened(dsn, MACHINES[machine][1], schema) as sessions:
+        yield bind(machine, sessions, catalogue, pickers)
 
 
 def _round(

@@ -19,6 +19,7 @@ from stress.config import SUBJECTS, checked
 from stress.display import Display
 from stress.faults import FAULTS
 from stress.figures import figures_command
+from stress.mutants.command import ablate_command, mutants_command
 from stress.scenarios import SCENARIOS
 from stress.schedules.commands import explore_command, fuzz_command, replay_command
 from stress.soak_command import soak_command
@@ -158,6 +159,8 @@ def run_command(
 
 
 stress.add_command(explore_command)
+stress.add_command(mutants_command)
+stress.add_command(ablate_command)
 stress.add_command(replay_command)
 stress.add_command(figures_command)
 stress.add_command(fuzz_command, "fuzz")

@@ -2,15 +2,11 @@
 
 from hypothesis import settings
 
-# `race` before `arena`, which imports it: pytest rewrites the assertions of what it loads first.
 pytest_plugins = [
-    "tests.fixtures.race",
-    "tests.fixtures.arena",
-    "tests.fixtures.courier",
-    "tests.fixtures.depot",
     "tests.fixtures.lab",
     "tests.fixtures.node",
     "tests.fixtures.postgres",
+    "tests.fixtures.scripts",
     "tests.fixtures.stores",
 ]
 

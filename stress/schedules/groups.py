@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.operation import Operation
+from engine.store.execution import Event
 from engine.transport.queue import Message, Publication
 from stress.schedules.actions import Action, Prepared, World
 
@@ -28,6 +29,26 @@ def publish(*groups: str, priority: int | None = None) -> Action:
         return _prepared(world.variant.transport.publish(items, None))
 
     return Action(f"publish to {', '.join(groups)}", prepare)
+
+
+def publish_timers(label: str) -> Action:
+    """The events of the timers that were read as due, which a sweeper in steps publishes before it deletes them."""
+
+    def prepare(world: World, process: str) -> Prepared | None:
+        items = [
+            Publication(
+                execution,
+                Event(
+                    id=f"{process}:{execution}:{path}:{fire_at}",
+                    kind="timer",
+                    payload={"path": path, "fire_at": fire_at},
+                ),
+            )
+            for execution, path, fire_at in world.due.get(label, ())
+        ]
+        return _prepared(world.variant.transport.publish(items, None)) if items else None
+
+    return Action(f"publish due timers {label}", prepare)
 
 
 def claim(label: str, *, limit: int = 1, lease_s: float = LEASE_S, min_priority: int = 0) -> Action:

@@ -168,6 +168,13 @@ class Lab:
     def _is_superuser(self) -> bool:
         return self._control.info.parameter_status("is_superuser") == "on"
 
+    def become(self, mutant: Mutant | None) -> None:
+        """From here on run another variant of the engine, one that leaves the schema as it is."""
+        assert mutant is None or not mutant.alterations()
+        self.mutant = mutant
+        self._variant = variant_of(mutant, gated)
+        self._configured = None
+
     @property
     def schema(self) -> tuple[str, ...]:
         """What makes such a database, for those who have none: the schema, the mutant's part of it, the gates."""

@@ -25,7 +25,17 @@ from stress.schedules.executions import (
     read_outbox,
     sweep,
 )
-from stress.schedules.groups import LAPSED_S, LEASE_S, ack, claim, extend, nack, publish, set_priority
+from stress.schedules.groups import (
+    LAPSED_S,
+    LEASE_S,
+    ack,
+    claim,
+    extend,
+    nack,
+    publish,
+    publish_timers,
+    set_priority,
+)
 from stress.schedules.pairs import Operation, Pair, named
 from stress.schedules.race import Race
 
@@ -45,7 +55,7 @@ _BORN: Final = (commit("e", "f", emits=("g", "k"), spawns=("k",), arm={TIMER: DU
 _STATES: Final[Mapping[str, Callable[[str], tuple[Action, ...]]]] = {
     "absent": lambda _: (),
     "stored": lambda _: _BORN,
-    "due": lambda _: (commit("e", "f", arm={TIMER: DUE}), read_due("d")),
+    "due": lambda _: (commit("e", "f", arm={TIMER: DUE}), read_due("d"), publish_timers("d")),
     "read": lambda _: (commit("e", emits=("g",), arm={TIMER: DUE}), read_outbox("o"), publish_outbox("o")),
     "forked": lambda _: (commit("e", spawns=("k",)),),
     "emitted": lambda about: (commit("e", emits=(about,)),),

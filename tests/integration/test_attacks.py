@@ -10,10 +10,11 @@ import pytest
 from engine.picker import Hold, Job
 from engine.sessions import connect
 from engine.values import UnstorableValue
-from tests.fixtures.arena import STATEMENT_GATE, OpenArena, commit, of, verdicts
+from stress.scripts.arena import STATEMENT_GATE, commit, of, verdicts
+from stress.scripts.picker import two_claims_of_two_keys
+from stress.scripts.steps import job
 from tests.fixtures.node import Jobs
-from tests.fixtures.steps import job
-from tests.integration.mutant_scripts.picker import two_claims_of_two_keys
+from tests.fixtures.scripts import OpenArena
 
 
 @pytest.mark.parametrize("setting", ["enable_nestloop", "enable_tidscan", "enable_hashjoin"])

@@ -11,7 +11,8 @@ from engine.operation import Operation, call
 from engine.sessions import Sessions
 from engine.statements import Statement
 from engine.tasks import end
-from tests.fixtures.node import Jobs, Notes
+from stress.scripts.node import Notes
+from tests.fixtures.node import Jobs
 
 NAP = Statement.parse("test/nap", "SELECT pg_sleep($1::double precision)")
 DEADLINE_S = 60.0

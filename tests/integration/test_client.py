@@ -26,7 +26,8 @@ from engine.pokes import channel, decode
 from engine.sessions import OutcomeUnknown, Unavailable
 from engine.statements import Catalogue
 from engine.values import UnstorableValue
-from tests.fixtures.node import Jobs, Notes, running_node
+from stress.scripts.node import Notes
+from tests.fixtures.node import Jobs, running_node
 
 
 class Sum(Machine):

@@ -12,7 +12,8 @@ import pytest
 from engine.machine import Await, Done, Machine, Next, Outcome, Retry, ScheduleChildren, Step, Stop
 from engine.operation import Operation, perform
 from engine.picker import Commit, Ended, Job, Picker
-from tests.fixtures.node import Jobs, Notes, running_node
+from stress.scripts.node import Notes
+from tests.fixtures.node import Jobs, running_node
 
 LIVE = "SELECT count(*) FROM gen_durable WHERE status NOT IN ('done', 'failed')"
 PARKED = "SELECT count(*) FROM gen_durable WHERE status = 'awaiting_signal'"

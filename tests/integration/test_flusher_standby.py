@@ -7,7 +7,8 @@ import asyncio
 from engine.flusher import Flusher, Settled
 from engine.picker import Commit, Job
 from engine.sessions import Sessions
-from tests.fixtures.node import DEADLINE_S, Jobs, Notes
+from stress.scripts.node import Notes
+from tests.fixtures.node import DEADLINE_S, Jobs
 
 SESSIONS = (
     "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = 'flusher'"

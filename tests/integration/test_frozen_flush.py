@@ -16,8 +16,8 @@ import pytest
 from engine.operation import Operation, perform
 from engine.picker import Claimed, Commit, Hold, Job
 from engine.sessions import OutcomeUnknown, Sessions, connect
-from tests.fixtures.node import Notes
-from tests.fixtures.race import TIMEOUT_S, Race
+from stress.scripts.node import Notes
+from stress.scripts.race import TIMEOUT_S, Race
 
 SILENCE_MS = 300.0
 

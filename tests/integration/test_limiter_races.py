@@ -17,7 +17,7 @@ from engine.limits import Admission, Slot
 from engine.picker import Claimed, Commit, Hold, Job, Picker
 from engine.statements import Catalogue
 from invariants.mutants import REGISTRY
-from tests.fixtures.race import TIMEOUT_S, Race
+from stress.scripts.race import TIMEOUT_S, Race
 
 # Any number; what waits for it is the test's.
 PAUSE = 4_711

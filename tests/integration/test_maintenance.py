@@ -15,7 +15,7 @@ from engine.statements import Catalogue
 from engine.values import UnstorableValue
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import maintenance_of
-from tests.fixtures.race import Race
+from stress.scripts.race import Race
 
 LEASE_MS, HEARTBEAT_MS = 30_000.0, 10_000.0
 MARGIN_MS = LEASE_MS - 2 * HEARTBEAT_MS

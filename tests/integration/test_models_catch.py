@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
+from engine.picker import Picker
 from engine.statements import Catalogue
-from invariants.mutants import REGISTRY
+from invariants.mutants import REGISTRY, Mutant
 from invariants.mutants.protocol import picker_of
-from models.coordination_machine import coordination_machine
-from models.fuzz import MACHINES, Finding, Profile, fuzz
-from models.strategies import START
+from models.fuzz import Finding, Profile, fuzz
 from tests.integration.broken_coordination import COORDINATION_FORMS
 from tests.integration.broken_picker import NAMES, broken, patched
 
@@ -57,7 +54,13 @@ def _hypothesis_at_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     set_hypothesis_home_dir(tmp_path_factory.mktemp("hypothesis"))
 
 
-def fuzzed(machine: str, database: str, catalogue: Catalogue | None, schema: tuple[str, ...] = ()) -> Finding:
+def fuzzed(
+    machine: str,
+    database: str,
+    catalogue: Catalogue | None,
+    schema: tuple[str, ...] = (),
+    mutant: Mutant | None = None,
+) -> Finding:
     return fuzz(
         machine,
         database,
@@ -68,6 +71,7 @@ def fuzzed(machine: str, database: str, catalogue: Catalogue | None, schema: tup
         schema=schema,
         shrink_seconds=0.5,
         rounds=ROUNDS,
+        pickers=Picker if mutant is None else lambda _: picker_of(mutant),
     )
 
 
@@ -87,12 +91,10 @@ def test_a_broken_form_of_coordination_is_found(database: str, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_of_coordination_is_found(database: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_of_coordination_is_found(database: str, name: str) -> None:
     mutant = REGISTRY[name]
-    machine = partial(coordination_machine, picker=lambda _: picker_of(mutant))
-    monkeypatch.setitem(MACHINES, "coordination", (machine, START))
 
-    assert_found(fuzzed("coordination", database, mutant.apply(Catalogue.load()), mutant.schema))
+    assert_found(fuzzed("coordination", database, mutant.apply(Catalogue.load()), mutant.schema, mutant))
 
 
 def test_a_state_that_is_encoded_twice_is_found(database: str) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from invariants.mutants import REGISTRY, STORE_MUTANTS, TRANSPORT_MUTANTS
 from invariants.picker import PICKER_RULES
-from tests.fixtures.arena import OpenArena, of, verdicts
-from tests.integration.mutant_scripts import SCRIPTS, TO_REST
+from stress.scripts import SCRIPTS, TO_REST
+from stress.scripts.arena import of, verdicts
+from tests.fixtures.scripts import OpenArena
 
 
 def test_every_mutant_has_a_script() -> None:

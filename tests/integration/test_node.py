@@ -12,7 +12,8 @@ import pytest
 from engine.machine import Done, Machine, Next, Outcome, Retry, Step, Stop
 from engine.picker import Job
 from engine.policy import QueuePolicy
-from tests.fixtures.node import Jobs, Notes, running_node
+from stress.scripts.node import Notes
+from tests.fixtures.node import Jobs, running_node
 
 WAITING = "SELECT count(*) FROM gen_durable WHERE status IN ('runnable', 'executing')"
 EXECUTING = "SELECT count(*) FROM gen_durable WHERE status = 'executing'"

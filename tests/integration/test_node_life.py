@@ -19,7 +19,8 @@ from engine.operation import Operation, call
 from engine.picker import Claimed, Job
 from engine.policy import FlusherPolicy, PolicyError, QueuePolicy
 from engine.statements import Statement
-from tests.fixtures.node import DEADLINE_S, Jobs, Notes, policy, running_node
+from stress.scripts.node import Notes, policy
+from tests.fixtures.node import DEADLINE_S, Jobs, running_node
 
 WAITING = "SELECT count(*) FROM gen_durable WHERE status IN ('runnable', 'executing')"
 ALL_OFF: dict[str, Any] = {

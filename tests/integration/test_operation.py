@@ -12,7 +12,8 @@ import pytest
 from engine.operation import Begin, Commit, Operation, call, perform, perform_async
 from engine.sessions import Sessions
 from engine.statements import Statement
-from tests.fixtures.node import Jobs, Notes
+from stress.scripts.node import Notes
+from tests.fixtures.node import Jobs
 
 ADD = Statement.parse("test/add", "INSERT INTO note VALUES ($1::integer) RETURNING n")
 ALL = Statement.parse("test/all", "SELECT n FROM note WHERE n >= $1::integer ORDER BY n")

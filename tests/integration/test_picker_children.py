@@ -11,8 +11,8 @@ from psycopg import errors
 from engine.picker import Commit, Ended, Hold, Job, Picker
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import picker_of
-from tests.fixtures.race import TIMEOUT_S, Race
-from tests.fixtures.steps import Pause, claim, counted, held, insert, job, outcome
+from stress.scripts.race import TIMEOUT_S, Race
+from stress.scripts.steps import Pause, claim, counted, held, insert, job, outcome
 
 
 def spawn(race: Race, hold: Hold, *children: Job, **fields: Any) -> Ended:

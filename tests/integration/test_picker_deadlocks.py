@@ -8,7 +8,7 @@ import pytest
 
 from engine.operation import Operation
 from engine.picker import Commit, Ended, Hold, Job
-from tests.fixtures.race import TIMEOUT_S, Race
+from stress.scripts.race import TIMEOUT_S, Race
 
 PLANNERS: tuple[dict[str, str], ...] = (
     {},

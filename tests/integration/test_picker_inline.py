@@ -10,8 +10,8 @@ from engine.limits import PROVISIONAL_SHARD, Slot
 from engine.picker import Hold, Picker
 from invariants.mutants import REGISTRY
 from invariants.mutants.protocol import picker_of
-from tests.fixtures.race import TIMEOUT_S, Race
-from tests.fixtures.steps import claim, held, insert, outcome
+from stress.scripts.race import TIMEOUT_S, Race
+from stress.scripts.steps import claim, held, insert, outcome
 
 
 def go_on(race: Race, hold: Hold, turn: int = 0, picker: Picker | None = None, **fields: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.operation import Call, Operation, T, perform
 from engine.picker import LIVE, Claim, Commit, Ended, Hold, Job, Picker
-from tests.fixtures.race import Race
+from stress.scripts.race import Race
 
 LEASE_MS = 60_000.0
 

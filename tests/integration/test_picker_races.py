@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.picker import Claim, Commit, Ended, Hold, Job
-from tests.fixtures.race import TIMEOUT_S, Race
+from stress.scripts.race import TIMEOUT_S, Race
 
 LEASE_MS = 60_000.0
 

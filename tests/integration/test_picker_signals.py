@@ -8,8 +8,8 @@ import pytest
 
 from engine.picker import Commit, Delivery, Ended, Hold, Signal
 from engine.values import UnstorableValue
-from tests.fixtures.race import TIMEOUT_S, Race
-from tests.fixtures.steps import Pause, claim, counted, held, insert, job, outcome, parked
+from stress.scripts.race import TIMEOUT_S, Race
+from stress.scripts.steps import Pause, claim, counted, held, insert, job, outcome, parked
 
 INBOX = "SELECT id FROM signals WHERE target_id = %s ORDER BY id"
 

@@ -18,7 +18,8 @@ from engine.pokes import Debounce, Pokes, channel, decode, encode, notify
 from engine.policy import QueuePolicy
 from engine.sessions import Sessions
 from engine.statements import Catalogue
-from tests.fixtures.node import DEADLINE_S, Jobs, Notes, running_node
+from stress.scripts.node import Notes
+from tests.fixtures.node import DEADLINE_S, Jobs, running_node
 
 WAITING = "SELECT count(*) FROM gen_durable WHERE status IN ('runnable', 'executing')"
 NAMES = ["default", "", "a b", "%2F", "ü" * 1_000, "\x01" * 2_000, '",\n:@-', "\U0001f600" * 500]

@@ -21,7 +21,8 @@ from engine.postgres import Server, conninfo
 from engine.sessions import OutcomeUnknown, Sessions
 from engine.statements import Statement
 from stress.faults.proxy import BOTH, CLEAR, LOOPBACK, Place, Proxies, Weather
-from tests.fixtures.node import Jobs, Notes
+from stress.scripts.node import Notes
+from tests.fixtures.node import Jobs
 
 ADD = Statement.parse("test/add", "INSERT INTO note VALUES ($1::integer)")
 DEADLINE_S = 20.0

@@ -23,8 +23,9 @@ from invariants.ledger.frames import NAME, read_transactions
 from invariants.ledger.process import RecorderError, RecorderProcess
 from invariants.ledger.reader import LedgerUnavailable
 from invariants.picker import ALWAYS_EXERCISED
-from tests.fixtures.arena import DEADLINE_S, Arena, OpenArena, commit, of, verdicts
-from tests.fixtures.steps import job
+from stress.scripts.arena import DEADLINE_S, Arena, commit, of, verdicts
+from stress.scripts.steps import job
+from tests.fixtures.scripts import OpenArena
 
 SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
 CUT_STREAMS = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE state = 'streaming'"

@@ -20,10 +20,10 @@ from engine.relay import AsyncRelay, AsyncTimerSweeper, Polling, Relay, TimerSwe
 from engine.store import Emit, Event, Execution, PostgresStore, Spawn, TimerOp
 from engine.store.encoding import MAX_KEY_BYTES, key
 from engine.values import MAX_JSON_DEPTH
-from tests.fixtures.courier import Courier
-from tests.fixtures.node import Notes
-from tests.fixtures.race import TIMEOUT_S
-from tests.fixtures.steps import Pause, watched
+from stress.scripts.courier import Courier
+from stress.scripts.node import Notes
+from stress.scripts.race import TIMEOUT_S
+from stress.scripts.steps import Pause, watched
 
 
 def event(event_id: str) -> Event:

@@ -18,7 +18,7 @@ from engine.sessions import Sessions
 from engine.store import AsyncShardedStore, CommitOutcomeUnknown, Emit, Event, Execution, Spawn
 from engine.store.shards import shard_of
 from engine.transport.sharded import AsyncShardedTransport
-from tests.fixtures.node import Notes
+from stress.scripts.node import Notes
 
 # One of each shard.
 HERE, THERE = (next(f"e{n}" for n in range(99) if shard_of(f"e{n}", 2) == shard) for shard in (0, 1))

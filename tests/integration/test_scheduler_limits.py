@@ -26,7 +26,8 @@ from engine.policy import QueuePolicy
 from engine.scheduler import Scheduler
 from engine.sessions import Sessions
 from engine.statements import Statement
-from tests.fixtures.node import Jobs, Notes, policy
+from stress.scripts.node import Notes, policy
+from tests.fixtures.node import Jobs
 
 STAMP = Statement.parse(
     "test/stamp",

@@ -15,8 +15,8 @@ from engine.operation import perform
 from engine.postgres import Server, fresh_database, provision
 from engine.sessions import connect
 from engine.store import CommitOutcomeUnknown, PostgresStore
-from tests.fixtures.courier import Courier, install
-from tests.fixtures.race import Race
+from stress.scripts.courier import Courier, install
+from stress.scripts.race import Race
 from tests.fixtures.stores import ALL, NOTHING, do, effects, execution, full
 from tests.integration.test_relay import GATES, check_whole, finish, inventory, prepare, work
 from tests.integration.test_store_postgres import NAME, TABLES, Gate

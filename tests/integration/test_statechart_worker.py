@@ -19,7 +19,7 @@ from engine.store import AsyncPostgresStore, Commit, Event, operations
 from engine.store.shards import shard_of
 from engine.transport import AsyncPostgresTransport
 from stress.scenarios.charts import CHARTS, HUB, PARCEL
-from tests.fixtures.node import Notes
+from stress.scripts.node import Notes
 
 DEADLINE_S = 90.0
 EAGER = Polling(min_interval_ms=2.0, max_interval_ms=10.0)

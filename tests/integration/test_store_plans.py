@@ -14,7 +14,7 @@ from engine.operation import perform
 from engine.relay.handover import Handover
 from engine.store import Commit, Emit, Event, Execution, Spawn, TimerOp
 from engine.store.operations import Operations
-from tests.fixtures.courier import Courier
+from stress.scripts.courier import Courier
 
 ROWS = 100_000
 # Rows of one table that one operation may touch: a few for each that it handles, ten at most.

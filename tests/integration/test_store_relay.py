@@ -14,8 +14,8 @@ from engine.relay import AsyncStoreRelay, StoreRelay
 from engine.store import AsyncPostgresStore, Emit, Event, Execution, PostgresStore, Spawn, TimerOp
 from engine.transport import AsyncPostgresTransport, PostgresTransport
 from engine.values import MAX_JSON_DEPTH, TooLarge
-from tests.fixtures.courier import Courier
-from tests.fixtures.node import Notes
+from stress.scripts.courier import Courier
+from stress.scripts.node import Notes
 
 
 class Dead(BaseException):

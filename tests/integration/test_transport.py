@@ -12,8 +12,8 @@ import pytest
 from engine.sessions import OutcomeUnknown, Unavailable
 from engine.store import Event, UnstorableValue
 from engine.transport import AsyncPostgresTransport, GroupState, Message, PostgresTransport, Publication
-from tests.fixtures.courier import Courier
-from tests.fixtures.node import Notes
+from stress.scripts.courier import Courier
+from stress.scripts.node import Notes
 
 
 class Client:

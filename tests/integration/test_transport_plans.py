@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.courier import Courier
+from stress.scripts.courier import Courier
 
 GROUPS = 100_000
 # Pages that one claim may touch, two index descents a step and a page of candidates among them.

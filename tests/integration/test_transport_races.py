@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from engine.transport import Message, PostgresTransport
-from tests.fixtures.courier import Courier
-from tests.fixtures.race import TIMEOUT_S
+from stress.scripts.courier import Courier
+from stress.scripts.race import TIMEOUT_S
 
 CONSUMERS, MESSAGES, GROUPS = 16, 400, 23
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from engine.errors import InfrastructureError
 from engine.metrics import PrometheusObserver
 from engine.observer import LoggingObserver, Observer, Observers
-from tests.fixtures.node import Notes
+from stress.scripts.node import Notes
 
 
 def play(observer: Observer) -> None:

@@ -72,3 +72,31 @@ def test_a_page_of_shards_goes_on_while_any_of_them_does() -> None:
     assert place_of(first.next_cursor) == "b"
     assert page_of([page("a"), page("b")], 2).next_cursor is None
     assert page_of([page(), page()], 2) == page()
+
+
+@pytest.mark.parametrize("count", [1, 2, MAX_SHARDS])
+def test_from_one_shard_to_the_most_there_may_be_any_number(count: int) -> None:
+    check_count(count)
+
+
+def test_what_is_shared_out_stops_at_the_limit_and_comes_by_ticket() -> None:
+    # What follows a ticket decides nothing: it may be of kinds that no one can compare.
+    rows: list[list[tuple[int, object]]] = [[(3, None), (9, None)], [(1, {})], [(2, ())]]
+    assert [row[0] for row in shared_out(rows, 3)] == [1, 2, 3]
+    assert [row[0] for row in shared_out(rows, 99)] == [1, 2, 3, 9]
+    assert [row[0] for row in shared_out(rows, 2)] == [1, 3]
+
+
+def test_timers_of_one_instant_come_by_execution_and_path() -> None:
+    one, other = [("a", "q", 1.0), ("b", "a", 1.0)], [("a", "p", 1.0), ("b", "p", 1.0)]
+    assert oldest([one, other], 3) == [("a", "p", 1.0), ("a", "q", 1.0), ("b", "a", 1.0)]
+
+
+def test_a_page_that_is_full_and_was_the_last_of_every_shard_ends_the_listing() -> None:
+    def page(*ids: str, more: bool = False) -> Page:
+        items = tuple(ExecutionSummary(id=id_, definition_id="d", version=1, status="DONE") for id_ in ids)
+        return Page(items, "more" if more else None)
+
+    assert page_of([page("a"), page("b")], 2).next_cursor is None
+    assert place_of(page_of([page("a", "c"), page("b")], 2).next_cursor) == "b"
+    assert place_of(page_of([page("a", more=True), page("b")], 2).next_cursor) == "b"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -102,6 +103,12 @@ def test_an_instant_without_a_zone_is_refused() -> None:
 def test_a_wrong_number_of_arguments_is_refused() -> None:
     with pytest.raises(ValueError, match="takes 1"):
         Statement.parse("a/b", "SELECT $1::text").encode(("a", "b"))
+
+
+def test_no_statement_takes_a_lock_that_outlives_its_transaction() -> None:
+    migrations = [migration.text for area in AREAS for migration in load_migrations(area)]
+    texts = [*migrations, *(statement.text for statement in Catalogue.load().values())]
+    assert [text for text in texts if re.search(r"\bpg_(try_)?advisory_(lock|unlock)", text)] == []
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["a", "\U0001d11e" * 3, '"\\"', "\n"]])

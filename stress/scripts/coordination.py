@@ -7,10 +7,10 @@ from collections.abc import Callable
 from engine.limiter import Gate
 from engine.picker import Claimed, Commit
 from invariants.mutants.protocol import as_continued
-from tests.fixtures.arena import Arena, Session, commit, quietly
-from tests.fixtures.steps import Pause, job
-from tests.integration.mutant_scripts.limiter import come_to_rest
-from tests.integration.mutant_scripts.picker import waiting
+from stress.scripts.arena import Arena, Session, commit, quietly
+from stress.scripts.limiter import come_to_rest
+from stress.scripts.picker import waiting
+from stress.scripts.steps import Pause, job
 
 LEASE_MS = 60_000.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.picker import Hold
-from tests.fixtures.arena import ROW_GATE, Arena, commit, quietly
-from tests.fixtures.steps import job
+from stress.scripts.arena import ROW_GATE, Arena, commit, quietly
+from stress.scripts.steps import job
 
 # A job's machine gives up at this attempt.
 ATTEMPTS = 3

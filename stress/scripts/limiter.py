@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.limiter import Gate, RateLimit
-from tests.fixtures.arena import ROW_GATE, STATEMENT_GATE, Arena, Session, commit, quietly
-from tests.fixtures.steps import job
+from stress.scripts.arena import ROW_GATE, STATEMENT_GATE, Arena, Session, commit, quietly
+from stress.scripts.steps import job
 
 
 def insert(session: Session, *keys: str | None, **fields: object) -> None:

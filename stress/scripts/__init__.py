@@ -4,7 +4,7 @@ Scripts are deterministic: a gate holds a session inside a statement, and the ne
 that it waits. One module beside each of `invariants/mutants`.
 """
 
-from tests.integration.mutant_scripts import coordination, limiter, maintenance, node, picker
+from stress.scripts import coordination, limiter, maintenance, node, picker
 
 SCRIPTS = {**picker.SCRIPTS, **coordination.SCRIPTS, **limiter.SCRIPTS, **maintenance.SCRIPTS, **node.SCRIPTS}
 # Scripts that end with nothing left to do, where that is what the invariant is about.

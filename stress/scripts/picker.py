@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
-from engine.machine import Done, Machine, Outcome, Step
-from engine.node import Node
 from engine.picker import Commit, Hold, Job
-from engine.policy import QueuePolicy
-from invariants.history import Recorder
-from invariants.mutants.protocol import nodes_of
-from tests.fixtures.arena import ROW_GATE, STATEMENT_GATE, Arena, Session, commit, quietly
-from tests.fixtures.node import policy as node_policy
-from tests.fixtures.steps import job
+from stress.scripts.arena import ROW_GATE, STATEMENT_GATE, Arena, Session, commit, quietly
+from stress.scripts.steps import job
 
 
 def stale_outcome(arena: Arena) -> None:
@@ -322,50 +315,6 @@ def six_thousand_jobs(arena: Arena) -> None:
         one.flush(*(commit(row.id, row.claim) for row in rows))
 
 
-class Unstorable(Machine):
-    """Its result is no text of Postgres."""
-
-    name = "order"
-
-    def charge(self, _step: Step) -> Outcome:
-        """One step."""
-        return Done("\x00")
-
-
-def work(arena: Arena, min_demand: int) -> None:
-    """One job and a node that works until the job has ended, or for two seconds."""
-    row = arena.session("one").insert(job(fsm="order", step="charge"))
-    policy = node_policy(
-        queues=(QueuePolicy(name="default", concurrency=2, prefetch=2, min_demand=min_demand),),
-        lease_ttl_ms=300.0,
-        heartbeat_interval_ms=50.0,
-        drain_timeout_ms=500.0,
-    )
-
-    async def run(recorder: Recorder) -> None:
-        node = Node(arena.dsn, policy, [Unstorable], picker=arena.picker, observer=recorder)
-        running = asyncio.create_task(node.run())
-        for _ in range(40):
-            await asyncio.sleep(0.05)
-            if arena.execute(f"SELECT status FROM gen_durable WHERE id = {row}") == [("failed",)]:
-                break
-        node.stop()
-        await running
-
-    with Recorder(arena.folder, "node") as recorder, nodes_of(arena.mutant):
-        asyncio.run(run(recorder))
-
-
-def unstorable_outcome(arena: Arena) -> None:
-    """A step returns what cannot be stored."""
-    work(arena, min_demand=1)
-
-
-def demand_above_capacity(arena: Arena) -> None:
-    """A queue is told to claim only when there is room for more than it can hold."""
-    work(arena, min_demand=100)
-
-
 SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "outcome-unguarded": stale_outcome,
     "worker-not-claim": stale_outcome_of_the_same_worker,
@@ -388,6 +337,4 @@ SCRIPTS: dict[str, Callable[[Arena], None]] = {
     "key-collides-with-id": key_that_reads_like_an_id,
     "json-double-encoded": one_job,
     "too-many-parameters": six_thousand_jobs,
-    "serialise-outside-guard": unstorable_outcome,
-    "min-demand-unclamped": demand_above_capacity,
 }

@@ -1,0 +1,182 @@
+"""Puts every ablated text on trial, in several processes, and says what is open."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import psycopg
+
+from engine.postgres import Server, Stopped, fresh_database, provision
+from engine.schema import migrate
+from engine.statements import AREAS, Catalogue
+from invariants.verdict import Verdict
+from results.runs import write_json
+from stress.mutants.ablation import CONSTRAINTS, Variant, of_functions, of_schema, of_statements, untouched
+from stress.mutants.pool import Lost, Pool
+from stress.mutants.progress import Bar
+from stress.mutants.redundancy import reasons
+from stress.mutants.trial import Ground, Patience, Trial, try_variant
+
+STATEMENT_AREAS: Final = (
+    "picker",
+    "limiter",
+    "maintenance",
+    "store",
+    "relay",
+    "transport",
+    "client",
+    "pokes",
+)
+
+
+@dataclass(slots=True)
+class Ablation:
+    """All trials. `explained`: by variant, the reviewed reason."""
+
+    variants: Sequence[Variant]
+    explained: dict[str, str]
+    trials: dict[str, Trial] = field(default_factory=dict)
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def open(self) -> list[Trial]:
+        """Neither noticed nor explained."""
+        free = {variant.name for variant in self.variants if variant.kind == "nothing"} | set(self.explained)
+        return [t for t in self.trials.values() if t.outcome != "caught" and t.variant not in free]
+
+    @property
+    def accused(self) -> list[Trial]:
+        """A statement as it is was said to be broken."""
+        sound = {variant.name for variant in self.variants if variant.kind == "nothing"}
+        return [t for t in self.trials.values() if t.outcome == "caught" and t.variant in sound]
+
+    @property
+    def wrongly_explained(self) -> list[Trial]:
+        """Said to show nothing, and noticed."""
+        return [t for t in self.trials.values() if t.outcome == "caught" and t.variant in self.explained]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Violated: something survived that nobody has explained, or a sound statement was accused. Unknown: it could
+        not be tried to the end."""
+        if self.accused or any(trial.outcome == "survived" for trial in self.open):
+            return "violated"
+        return "unknown" if self.open or self.interrupted else "held"
+
+    def figures(self) -> dict[str, Any]:
+        """Counts."""
+        stages = Counter(t.stage for t in self.trials.values() if t.outcome == "caught")
+        return {
+            "variants": len(self.variants),
+            "tried": len(self.trials),
+            "caught": sum(stages.values()),
+            "caught_by_stage": {str(stage): count for stage, count in stages.most_common()},
+            "explained": sum(
+                t.variant in self.explained for t in self.trials.values() if t.outcome != "caught"
+            ),
+            "open": len(self.open),
+            "kinds": dict(Counter(variant.kind for variant in self.variants)),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def variants_within(connection: psycopg.Connection[Any]) -> list[Variant]:
+    """All that may be taken out. The database has the whole schema."""
+    found = list(of_schema(connection.execute(CONSTRAINTS.encode()).fetchall()))
+    found += of_functions()
+    statements = of_statements(Catalogue.load(), dict.fromkeys(STATEMENT_AREAS))
+    return found + sorted(statements, key=lambda one: STATEMENT_AREAS.index(one.where.partition("/")[0]))
+
+
+def open_ground(server: Server, stack: ExitStack) -> Ground:
+    """What a worker has."""
+    return Ground(server, stack)
+
+
+def work(ground: Ground, task: tuple[Variant, Patience]) -> Trial:
+    """Runs in a worker."""
+    variant, ground.patience = task
+    try:
+        return try_variant(ground, variant)
+    except Exception as error:  # noqa: BLE001  # a crash is `unknown`, never `caught`
+        ground.forget()
+        doubt = f"{type(error).__name__}: {error}"[:300]
+        return Trial(variant=variant.name, outcome="unknown", doubts=(doubt,))
+
+
+def variants_of(pg: str, *, control: bool) -> list[Variant]:
+    """All that may be taken out, and with `control` every statement as it is. Starts a server for a moment."""
+    with (
+        provision(pg) as server,
+        fresh_database(server) as dsn,
+        psycopg.connect(dsn, autocommit=True) as connection,
+    ):
+        for area in AREAS:
+            migrate(connection, area)
+        found = variants_within(connection)
+    return [*found, *(untouched(Catalogue.load(), dict.fromkeys(STATEMENT_AREAS)) if control else ())]
+
+
+def ablate(
+    variants: Sequence[Variant], patience: Patience, *, workers: int, pg: str, folder: Path, quiet: bool
+) -> Ablation:
+    """Try them. `folder` gets `ablation.json`, anew after every trial. Raises InfrastructureError."""
+    ablation = Ablation(variants, dict(reasons(variants)))
+    tasks = [(variant, patience) for variant in variants]
+    began = time.monotonic()
+    try:
+        with (
+            Pool(min(workers, max(1, len(tasks))), pg, open_ground, work) as pool,
+            Bar(len(tasks), quiet) as bar,
+        ):
+            for (variant, _), answer in pool.answers(tasks):
+                trial = answer
+                if isinstance(answer, Lost | Exception):
+                    why = answer.why if isinstance(answer, Lost) else str(answer)
+                    trial = Trial(variant=variant.name, outcome="unknown", doubts=(why,))
+                ablation.trials[variant.name] = trial
+                ablation.seconds = time.monotonic() - began
+                write(ablation, folder)
+                bar.step(variant.where)
+    except (Stopped, KeyboardInterrupt):
+        ablation.interrupted = True
+    return ablation
+
+
+def told(ablation: Ablation) -> Iterator[str]:
+    """What is open, and the figures."""
+    for trial in ablation.open:
+        yield f"{'OPEN' if trial.outcome == 'survived' else 'unknown'}  {trial.variant}"
+        yield from (f"        {doubt}" for doubt in trial.doubts)
+    for trial in ablation.accused:
+        yield f"THE SOUND ENGINE IS ACCUSED by {trial.stage} ({trial.by}): {trial.variant}"
+    for trial in ablation.wrongly_explained:
+        yield f"explained as redundant, and noticed by {trial.stage} ({trial.by}): {trial.variant}"
+    figures = ablation.figures()
+    stages = ", ".join(f"{stage} {count}" for stage, count in figures["caught_by_stage"].items())
+    yield (
+        f"{figures['tried']} of {figures['variants']} tried: {figures['caught']} caught ({stages}), "
+        f"{figures['explained']} explained, {figures['open']} open; {figures['seconds']:.0f} s"
+    )
+
+
+def write(ablation: Ablation, folder: Path) -> dict[str, Any]:
+    verdict = {
+        "schema": 1,
+        "verdict": ablation.verdict,
+        "figures": ablation.figures(),
+        "open": [msgspec.to_builtins(trial) for trial in ablation.open],
+        "wrongly_explained": [msgspec.to_builtins(trial) for trial in ablation.wrongly_explained],
+        "explained": ablation.explained,
+        "trials": [msgspec.to_builtins(trial) for trial in ablation.trials.values()],
+    }
+    write_json(folder / "ablation.json", verdict)
+    return verdict

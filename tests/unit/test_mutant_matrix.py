@@ -1,0 +1,120 @@
+"""The matrix counts a catch as one, says so of a survivor, and believes no instrument that accuses the sound engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import UsageError
+from invariants.mutants import PLANS, REGISTRY
+from stress.mutants.asking import Ask, take_over, work
+from stress.mutants.concerns import callers, machines_of, statements_of
+from stress.mutants.instruments import Bench
+from stress.mutants.matrix import Matrix, Row, instruments_for
+from stress.mutants.report import document, read, sentences, written
+from stress.mutants.seen import INSTRUMENTS, Instrument, Seen, Sight
+
+
+def seen(instrument: Instrument, sight: Sight, seconds: float = 1.0) -> Seen:
+    return Seen(
+        instrument=instrument, sight=sight, seconds=seconds, by=("single-owner",) * (sight == "caught")
+    )
+
+
+def matrix(*sights: Seen, control: Seen | None = None) -> Matrix:
+    sound = seen("script", "held") if control is None else control
+    return Matrix({"m": Row("m", "is broken", list(sights))}, {(sound.instrument, "item"): sound})
+
+
+@pytest.mark.parametrize(
+    ("sights", "verdict"),
+    [
+        ([seen("script", "caught")], "held"),
+        ([seen("script", "held"), seen("model", "caught")], "held"),
+        ([seen("script", "held"), seen("model", "held")], "violated"),
+        ([seen("script", "apart"), seen("model", "apart")], "violated"),
+        ([seen("script", "held"), seen("model", "unknown")], "unknown"),
+        ([], "unknown"),
+    ],
+)
+def test_a_mutant_that_nothing_caught_fails_the_matrix_and_a_doubt_is_no_catch(
+    sights: list[Seen], verdict: str
+) -> None:
+    assert matrix(*sights).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("sight", "verdict"), [("held", "held"), ("caught", "violated"), ("unknown", "unknown")]
+)
+def test_an_instrument_that_accuses_the_sound_engine_is_not_believed(sight: Sight, verdict: str) -> None:
+    found = matrix(seen("script", "caught"), control=seen("script", sight))
+    assert found.verdict == verdict
+    assert any("ACCUSED" in line for line in sentences(found)) == (sight == "caught")
+
+
+def test_the_time_to_the_catch_counts_every_instrument_before_it() -> None:
+    row = Row(
+        "m", "", [seen("script", "held", 2.0), seen("model", "caught", 3.0), seen("explore", "caught", 9.0)]
+    )
+    assert row.caught_after_s == 5.0
+    assert row.cell("script") == "held"
+    assert row.cell("model") == "3.0 s"
+    assert row.cell("swarm") == ""
+
+
+def test_of_several_seeds_a_cell_says_how_many_caught_it() -> None:
+    row = Row("m", "", [seen("model", "caught"), seen("model", "held"), seen("model", "caught")])
+    assert row.cell("model") == "2 of 3"
+
+
+def test_what_breaks_only_a_plan_is_shown_to_plans_alone_unless_all_is_asked() -> None:
+    assert instruments_for(False, full=False) == ("plans",)
+    assert instruments_for(False, full=True) == instruments_for(True, full=False) == INSTRUMENTS
+
+
+def test_an_instrument_that_crashes_is_unknown() -> None:
+    broken: Bench = None  # type: ignore[assignment]
+    [found] = work(broken, Ask("outcome-unguarded", ("script",), (1,)))
+    assert found.sight == "unknown"
+    assert "AttributeError" in found.detail
+
+
+def test_the_page_has_a_row_for_every_mutant_and_one_for_the_sound_engine() -> None:
+    page = document(matrix(seen("script", "caught")), "how")
+    assert "| `m` | 1.0 s |" in page
+    assert "| (none: the sound engine) | held (1 s) |" in page
+
+
+@pytest.mark.parametrize("name", [*REGISTRY, *PLANS])
+def test_a_mutant_of_statements_concerns_those_and_what_calls_its_functions(name: str) -> None:
+    mutant = REGISTRY.get(name) or PLANS[name]
+    statements = statements_of(mutant)
+    assert set(mutant.statements) <= statements
+    assert all(callers(function) for function in mutant.functions)
+    if any(statement.startswith(("picker/", "limiter/")) for statement in statements):
+        assert machines_of(mutant)
+
+
+def test_a_run_that_goes_on_asks_what_was_left_open_and_what_is_named(tmp_path: Path) -> None:
+    caught, held, doubt = seen("script", "caught"), seen("script", "held"), seen("script", "unknown")
+    names = ("outcome-unguarded", "dedup-forgets", "no-check")
+    earlier = Matrix(
+        {name: Row(name, "", [sight]) for name, sight in zip(names, (caught, held, caught), strict=True)},
+        {("script", "good"): held, ("script", "doubtful"): doubt},
+    )
+    written(earlier, tmp_path, {}, "how")
+    known = read(tmp_path / "verdict.json")
+    now = Matrix({name: Row(name, "") for name in names})
+    asks = [Ask(name, ("script",), (1,)) for name in names]
+    asks += [Ask(None, ("script",), (1,), item) for item in ("good", "doubtful", "new")]
+    left = [ask.mutant or ask.item for ask in asks if not take_over(now, known, ask, frozenset({"no-check"}))]
+    assert left == ["dedup-forgets", "no-check", "doubtful", "new"]
+    assert now.rows["outcome-unguarded"].catch == caught
+    assert now.control == {("script", "good"): held}
+
+
+def test_what_is_no_verdict_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "verdict.json").write_text('{"schema": 1}', "utf-8")
+    with pytest.raises(UsageError, match="no verdict of a run of mutants"):
+        read(tmp_path / "verdict.json")
