@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.store.shards import MAX_SHARDS, shard_of
+from invariants.areas import SEEN_RULES
 from invariants.depth import together
 from invariants.elsewhere import Digest, Elsewhere
 from invariants.endings import promises_of
@@ -66,8 +67,12 @@ def judge_shards(
         reports.append(
             judge(shard.transactions, mine, shard.evidence, shard.summary, elsewhere, is_over=is_over)
         )
+    seen = {} if operations is None else _seen(shards[0], operations, is_over)
     return Report(
-        tuple(merged(judgements) for judgements in zip(*(r.judgements for r in reports), strict=True)),
+        tuple(
+            seen.get(judgements[0].invariant) or merged(judgements)
+            for judgements in zip(*(r.judgements for r in reports), strict=True)
+        ),
         sum(report.transactions for report in reports),
         sum(report.changes for report in reports),
         0 if operations is None else len(operations),
@@ -75,6 +80,15 @@ def judge_shards(
         reports[0].areas,
         depths=together([report.depths for report in reports]),
     )
+
+
+def _seen(
+    shard: Recorded, operations: Sequence[Operation], is_over: Callable[[], bool]
+) -> dict[str, Judgement]:
+    """The clients' view, of all shards at once: what is emitted in one is handed over in another."""
+    names = {rule.name for rule in SEEN_RULES}
+    whole = judge(lambda: (), operations, shard.evidence, shard.summary, is_over=is_over)
+    return {each.invariant: each for each in whole.judgements if each.invariant in names}
 
 
 def _slack_ms(evidences: Sequence[Evidence]) -> float:

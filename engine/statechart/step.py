@@ -4,6 +4,7 @@ Rules:
 
 1. An event is offered to the active state, then to its parent, and so on up to the root of the execution; the first
    that handles it (and whose guard holds) decides. An event that none handles changes nothing, and is used up.
+   The first event sets an execution off, be it START or one that has overtaken it on its way from another database.
 2. A transition leaves the states up to the deepest that contains both ends, then enters down to the target and on down
    the initial states. Chores run in that order: exits, the transition's own, entries.
 3. Entering a state with `after` arms its timer, leaving disarms it. A timer's event names the instant it was armed for;
@@ -131,11 +132,12 @@ class _Step:
 
     def _handle(self) -> None:
         execution = self.execution
+        if execution.status == "PENDING" and self.event.kind != CANCEL:
+            execution.status = "RUNNING"
+            self._enter(execution.root_path, above=None)
         match self.event.kind:
             case kind if kind == START:
-                if execution.status == "PENDING":
-                    execution.status = "RUNNING"
-                    self._enter(execution.root_path, above=None)
+                return
             case kind if kind == CANCEL:
                 self._end("CANCELLED", "cancelled", None)
             case _ if execution.status != "RUNNING" or execution.active_path is None:

@@ -183,7 +183,7 @@ TRANSPORT_MUTANTS: Final = (
     Mutant(
         name="relay-keeps-cursor",
         summary="the relay goes on behind the last seq that it delivered",
-        caught_by=("outbox-no-loss",),
+        caught_by=("outbox-no-loss", "done-is-owned"),
         protocol=frozenset(("keeps-cursor",)),
     ),
     Mutant(

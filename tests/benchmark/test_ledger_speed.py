@@ -75,6 +75,8 @@ def a_run() -> tuple[list[Transaction], list[Operation]]:
         )
         for columns in rows.values():
             columns["lease_expires_at"] = "2099-01-01 00:00:01+00"
+        holds = [[n, claim] for n in rows]
+        did("heartbeat", {"holds": holds}, {"ids": list(rows)})
         commit([Change(RELATION, "update", None, row(columns)) for columns in rows.values()])
         for n, columns in rows.items():
             columns |= FREE | {"status": "done", "result": f'{{"n": {n}}}'}

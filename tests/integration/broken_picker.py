@@ -34,7 +34,7 @@ FORMS: Mapping[str, Mapping[str, tuple[Patch, ...]]] = {
         "picker/insert": (Patch("$4::text::jsonb", "jsonb_build_object('state', to_jsonb($4::text))"),),
     },
     "heartbeat-unguarded": {
-        "picker/heartbeat": (Patch("ON g.id = c.id AND g.locked_by = c.claim", "ON g.id = c.id"),),
+        "picker/heartbeat": (Patch("g.id = c.id AND g.locked_by = c.claim", "g.id = c.id"),),
     },
     "claim-ignores-eligible-at": {
         "picker/claim": (Patch("AND g.eligible_at <= now()", ""),),
@@ -55,7 +55,7 @@ FORMS: Mapping[str, Mapping[str, tuple[Patch, ...]]] = {
         "picker/claim": (Patch("NOT coalesce(sibling.executing, false)", "true"),),
     },
     "release-unguarded": {
-        "picker/release": (Patch("ON g.id = c.id AND g.locked_by = c.claim", "ON g.id = c.id"),),
+        "picker/release": (Patch("g.id = c.id AND g.locked_by = c.claim", "g.id = c.id"),),
     },
     "reap-includes-the-instant": {
         "picker/reap": (Patch("lease_expires_at < (SELECT", "lease_expires_at <= (SELECT"),),

@@ -264,6 +264,7 @@ def test_an_observer_is_told_what_a_relay_takes_on_and_what_became_of_it(courier
                 "timers": 1,
                 "spawns": 0,
                 "trace": False,
+                "to": [["parent", "timer:parent:p:1.0:2"]],
             },
         ),
         ("relay.deliver", {"seqs": [2]}),

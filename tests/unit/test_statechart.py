@@ -111,6 +111,14 @@ def test_a_start_enters_down_the_initial_states() -> None:
     assert (effects.execution.status, effects.execution.active_path) == ("RUNNING", "order/cart")
 
 
+def test_an_event_that_overtakes_the_start_sets_the_execution_off_and_is_handled() -> None:
+    effects = step(CHART, began(CHART, "x"), event("go"), NOW)
+    assert (effects.execution.status, effects.execution.active_path) == ("RUNNING", "order/work/one")
+    assert effects.execution.context["log"] == ["cart-exit", "go", "work-entry", "one-entry"]
+    late = step(CHART, effects.execution, start_event("x"), NOW)
+    assert (late.execution, late.emits, late.timers) == (effects.execution, [], [])
+
+
 def test_a_transition_runs_exits_its_chore_and_entries_in_order_and_arms_timers() -> None:
     effects = after("go")
     assert effects.execution.active_path == "order/work/one"
