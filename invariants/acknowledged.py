@@ -139,10 +139,11 @@ def _facts_of_store(o: Operation) -> Iterator[Fact]:
             for ack in acks_of([o]):
                 if ack.done:
                     yield "unqueued", ack.seq
-        case "relay.deliver":
+        # A relay in steps says what it takes on, before it hands it over; one in a statement what it has removed.
+        case "relay.deliver" if "seqs" not in o.value:
             for seq in delivered(o) or ():
                 yield "unsent", seq
-        case "relay.spawn":
+        case "relay.spawn" if "seqs" not in o.value:
             for seq in delivered(o) or ():
                 yield "unforked", seq
 

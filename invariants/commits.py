@@ -153,7 +153,12 @@ class CommitAtomic(Watcher):
         self, transaction: Transaction, changes: Changes, bumped: dict[str, list[int]]
     ) -> None:
         emits, all_known = 0, True
+        # A child that a relay makes goes with its spawn. Whoever's first save is unknown did not make it.
+        made = {one.child for one in changes.stored.forked if not one.born}
         for execution, versions in bumped.items():
+            if execution in made:
+                all_known = False
+                continue
             commits = [writer(self.witness, execution, version) for version in versions]
             known = [commit for commit in commits if commit is not None]
             if len(known) != len(commits):
