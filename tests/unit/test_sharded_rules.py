@@ -220,6 +220,28 @@ def test_a_recorders_judge_says_nothing_of_what_lives_elsewhere() -> None:
     assert judge.violations == 0
 
 
+@pytest.mark.parametrize(("handed", "violated"), [(("e1", "e2"), 0), (("e1",), 1)])
+def test_what_callers_were_told_is_judged_of_all_shards_at_once(
+    handed: tuple[str, ...], violated: int
+) -> None:
+    shards = Shards()
+    commit = {
+        "execution": PARENT,
+        "expected": 0,
+        "event": None,
+        "emits": 2,
+        "timers": 0,
+        "spawns": 0,
+        "trace": False,
+    }
+    shards[0].did("p", "store.commit", {**commit, "to": [[TARGET, "e1"], [TARGET, "e2"]]}, {"version": 1})
+    for seq, event in enumerate(handed):
+        message = {"group": TARGET, "seq": seq, "event": event}
+        shards[1].did("c", "transport.claim", {"token": f"t{seq}"}, [message])
+    found = shards.of("seen-outbox")
+    assert (found.checked, found.violated) == (2, violated)
+
+
 def operation(f: str, value: Any, result: Any = None, kind: Any = "ok") -> Operation:
     return Operation("p", 0, f, kind, value, result, 0, 1)
 
@@ -233,7 +255,9 @@ TAKEN_APART = [
     (operation("transport.claim", {"token": "t"}, [{"group": THERE, "seq": 1, "event": "e"}]), 0, 1),
     (operation("transport.claim", {"token": "t"}, {"group": THERE, "seq": 1, "event": "e"}), 0, 1),
     (operation("transport.claim", {"token": "t"}, None), 1, 0),
-    (operation("transport.claim", {"token": "t"}, {"error": "x"}, "fail"), 1, 0),
+    (operation("transport.claim", {"token": "t"}, {"error": "x", "sqlstate": "57014"}, "fail"), 1, 1),
+    (operation("transport.claim", {"token": "t"}, {"error": "x", "sqlstate": "22023"}, "fail"), 1, 0),
+    (operation("transport.claim", {"token": "t"}, None, "info"), 1, 1),
     (operation("transport.ack", {"messages": [{"group": HERE, "seq": 1, "token": "t"}]}, [True]), 1, 0),
     (operation("transport.nack", {"group": THERE, "token": "t"}, True), 0, 1),
     (operation("relay.deliver", {"seqs": [ticket(1, 4)]}, {}), 0, 1),
