@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from invariants.history.operations import Operation
 from invariants.rules import Rest, Watcher
 from invariants.witness import Witness
@@ -10,7 +12,7 @@ from invariants.witness import Witness
 NO_COMMON_CLOCK = "the histories are of several machines, whose clocks have no order in common"
 
 
-class Seer(Watcher):
+class Seer(Watcher, ABC):
     """A rule that judges when the history is whole. It needs no ledger."""
 
     needs_ledger, needs_history = False, True
@@ -24,9 +26,9 @@ class Seer(Watcher):
         # What was lost cannot come to rest.
         return self.judge(witness, at_rest=rest.evidence.at_rest and witness is self.witness)
 
+    @abstractmethod
     def judge(self, witness: Witness, *, at_rest: bool) -> str | None:
         """Look at the history up to the first loss, if there was one; a reason where it cannot be judged."""
-        raise NotImplementedError
 
     def add(self, summary: str, *operations: Operation) -> None:
         """One violation, with the operations that contradict each other."""
