@@ -68,6 +68,7 @@ FRONT_DOORS = {
     "plans": ("results plans capture", "Capture the plans of every statement, and check their shapes."),
     "compare": ("results plans compare", "Compare two captures of plans."),
     "figures": ("stress figures", "Measure what the known bad forms of statements cost."),
+    "doctor": ("stress doctor", "Check this machine, and say what to do."),
     "postgres": ("engine postgres", "Start a throw-away server, or list the versions to be had here."),
 }
 

@@ -17,6 +17,7 @@ from invariants.mutants import REGISTRY
 from results.runs import runs_folder
 from stress.config import SUBJECTS, checked
 from stress.display import Display
+from stress.doctor import doctor_command
 from stress.faults import FAULTS
 from stress.figures import figures_command
 from stress.mutants.command import ablate_command, mutants_command
@@ -164,6 +165,7 @@ stress.add_command(ablate_command)
 stress.add_command(replay_command)
 stress.add_command(figures_command)
 stress.add_command(fuzz_command, "fuzz")
+stress.add_command(doctor_command)
 
 
 if __name__ == "__main__":
