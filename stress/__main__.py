@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
+from click.core import ParameterSource
 
+from engine.ci import Files, ci_options
 from engine.errors import UsageError
-from engine.front_door import FrontDoor
+from engine.front_door import Amount, FrontDoor
 from engine.postgres import signals_stop
 from invariants.folder import JUDGE_LIMIT_S
-from invariants.mutants import REGISTRY
 from results.runs import runs_folder
-from stress.config import SUBJECTS, checked
+from stress.ci_profile import ci_command, ci_request
+from stress.config import SUBJECTS, checked, default_scenario
 from stress.display import Display
 from stress.doctor import doctor_command
 from stress.faults import FAULTS
@@ -24,6 +27,11 @@ from stress.mutants.command import ablate_command, mutants_command
 from stress.scenarios import SCENARIOS
 from stress.schedules.commands import explore_command, fuzz_command, replay_command
 from stress.soak_command import soak_command
+
+NOT_FOR: Final = {
+    "ci": ("seconds", "scenario", "subject", "minutes", "resume", "judge_seconds", "until_violated"),
+    "soak": ("judge_seconds", "until_violated"),
+}
 
 
 @click.group(cls=FrontDoor)
@@ -54,13 +62,19 @@ def stress() -> None:
     help=f"One of: {', '.join(SCENARIOS)}.",
 )
 @click.option("--subject", default="reference", show_default=True, help=f"One of: {', '.join(SUBJECTS)}.")
-@click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(REGISTRY)}.")
+@click.option(
+    "--mutant",
+    default=None,
+    metavar="NAME",
+    help="Break the engine on purpose; nox -s mutants -- --list says in which ways.",
+)
 @click.option(
     "--profile",
-    type=click.Choice(("run", "soak")),
+    type=click.Choice(("run", "ci", "soak")),
     default="run",
     show_default=True,
-    help="soak: rounds of scenarios and faults at random, one after the other on the same tables.",
+    help="ci: queue, store and a sample of races, in less than three minutes. soak: rounds of scenarios and faults at "
+    "random, one after the other on the same tables.",
 )
 @click.option("--minutes", type=float, default=None, show_default="10", help="How long a soak lasts.")
 @click.option(
@@ -68,7 +82,7 @@ def stress() -> None:
 )
 @click.option(
     "--judge-seconds",
-    type=click.FloatRange(min=0),
+    type=Amount(min=0),
     default=JUDGE_LIMIT_S,
     show_default=True,
     help="How long judging may take; what is not decided by then is unknown.",
@@ -82,6 +96,7 @@ def stress() -> None:
 @click.option(
     "--report/--no-report", "reports", default=True, help="Make the run's report.html; the default."
 )
+@ci_options
 def run_command(
     pg: tuple[str, ...],
     seconds: float,
@@ -100,6 +115,7 @@ def run_command(
     as_json: bool,
     quiet: bool,
     reports: bool,
+    ci: Files,
 ) -> None:
     """Race nodes on a real Postgres under faults, and judge what was committed.
 
@@ -107,11 +123,30 @@ def run_command(
         nox -s stress                                       the default: 20 s, 4 nodes, every fault
         nox -s stress -- --seconds 60 --faults kill,pause
         nox -s stress -- --mutant outcome-unguarded         watch a broken engine being caught
+        nox -s stress -- --profile ci --junit races.xml     what a pull request can wait for
         nox -s stress -- --profile soak --minutes 30        everything, at random, for half an hour
         nox -s stress -- --mutant insert-many-unordered --seconds 60 --until-violated
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
+    refuse_strangers(profile)
+    if profile == "ci":
+        sys.exit(
+            ci_command(
+                ci_request(
+                    pg=pg,
+                    nodes=nodes,
+                    seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+                    faults=faults,
+                    mutant=mutant,
+                ),
+                out,
+                as_json=as_json,
+                quiet=quiet,
+                reports=reports,
+                ci=ci,
+            )
+        )
     if profile == "soak" or resume is not None:
         sys.exit(
             soak_command(
@@ -128,6 +163,7 @@ def run_command(
                 out=out,
                 as_json=as_json,
                 quiet=quiet,
+                ci=ci,
             )
         )
     if minutes is not None:
@@ -138,13 +174,14 @@ def run_command(
         nodes=nodes,
         seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
         faults=faults,
-        scenario="mixed" if scenario is None else scenario,
+        scenario=default_scenario(mutant) if scenario is None else scenario,
         subject=subject,
         mutant=mutant,
         judge_seconds=judge_seconds,
         until_violated=until_violated,
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
+    from stress.outcomes import of_run
     from stress.run import run
     from stress.summary import print_summary, tell
 
@@ -156,7 +193,19 @@ def run_command(
         print_summary(judged)
     if reports:
         tell(judged.folder)
+    ci.write(of_run(judged))
     sys.exit(judged.exit_code)
+
+
+def refuse_strangers(profile: str) -> None:
+    """Options that a profile has no use for are refused: who gives one expects something of it."""
+    context = click.get_current_context()
+    for name in NOT_FOR.get(profile, ()):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} is not for --profile {profile}, which decides that itself: leave it out"
+            )
 
 
 stress.add_command(explore_command)

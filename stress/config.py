@@ -13,11 +13,14 @@ from invariants.folder import JUDGE_LIMIT_S
 from invariants.mutants import REGISTRY
 from stress.faults import FAULTS, FaultKind
 from stress.faults.plan import FAILOVERS
+from stress.mutants.concerns import breaks_the_store
 from stress.scenarios import SCENARIOS
 from stress.subjects import Subject
 
 SUBJECTS = ("reference",)
 
+# Of a list that a sentence may hold: all faults and scenarios, a few of the mutants.
+MOST_NAMES = 24
 MAX_NODES = 64
 MAX_SERVERS = 8
 MAX_SECONDS = 24 * 3600.0
@@ -62,7 +65,7 @@ class RunConfig:
             f"--nodes {self.nodes}",
             f"--faults {','.join(self.faults) or 'none'}",
             f"--seed {self.seed}",
-            *(_asked(place, source) for place, source in enumerate(self.sources)),
+            *(asked(place, source) for place, source in enumerate(self.sources)),
         ]
         if self.mutant is not None:
             words.append(f"--mutant {self.mutant}")
@@ -71,7 +74,8 @@ class RunConfig:
         return "nox -s stress -- " + " ".join(words)
 
 
-def _asked(place: int, source: Source) -> str:
+def asked(place: int, source: Source) -> str:
+    """The words that ask for the server in that place."""
     # Secrets are recorded nowhere: whoever runs it again sets the variable.
     if source.kind == "dsn":
         return f'--pg "dsn:$PGREFEREE_DSN{"" if place == 0 else f"_{place + 1}"}"'
@@ -96,7 +100,7 @@ def checked(
         raise UsageError(f"--seconds must be 1 to {MAX_SECONDS:.0f}, not {seconds:g}")
     if not 1 <= nodes <= MAX_NODES:
         raise UsageError(f"--nodes must be 1 to {MAX_NODES}, not {nodes}")
-    scenario = _known("scenario", scenario, SCENARIOS)
+    scenario = known("scenario", scenario, SCENARIOS)
     if not 1 <= len(pg) <= MAX_SERVERS:
         raise UsageError(f"--pg must be given 1 to {MAX_SERVERS} times, not {len(pg)}")
     if len(pg) > 1 and not SCENARIOS[scenario].subject.shards:
@@ -104,6 +108,9 @@ def checked(
         raise UsageError(
             f"scenario {scenario!r} runs on one server; --pg may be given several times for: {', '.join(able)}"
         )
+    if mutant is not None and not meets(scenario, known("mutant", mutant, REGISTRY)):
+        others = ", ".join(name for name in SCENARIOS if meets(name, mutant))
+        raise UsageError(f"mutant {mutant!r} breaks nothing of scenario {scenario!r}: use one of {others}")
     sources = tuple(parse_pg(each) for each in pg)
     names, left_out = _faults(faults, sources, SCENARIOS[scenario].subject)
     return RunConfig(
@@ -113,12 +120,22 @@ def checked(
         seed=seed,
         faults=names,
         scenario=scenario,
-        subject=_known("subject", subject, SUBJECTS),
-        mutant=None if mutant is None else _known("mutant", mutant, REGISTRY),
+        subject=known("subject", subject, SUBJECTS),
+        mutant=mutant,
         left_out=left_out,
         judge_seconds=judge_seconds,
         until_violated=until_violated,
     )
+
+
+def default_scenario(mutant: str | None) -> str:
+    """What a run takes without `--scenario`: one that meets the mutant."""
+    return "statechart" if mutant in REGISTRY and not meets("mixed", str(mutant)) else "mixed"
+
+
+def meets(scenario: str, mutant: str) -> bool:
+    """Whether nodes of that scenario run what the mutant breaks: the store and its transport, or the queue."""
+    return ("store" in SCENARIOS[scenario].subject.areas) == breaks_the_store(REGISTRY[mutant])
 
 
 def _faults(
@@ -135,7 +152,7 @@ def _faults(
     if words == "all":
         possible = tuple(name for name, kind in FAULTS.items() if not kind.loses and name not in impossible)
         return possible, tuple(reason for name, reason in impossible.items() if not FAULTS[name].loses)
-    names = tuple(dict.fromkeys(_known("fault", word.strip(), FAULTS) for word in words.split(",")))
+    names = tuple(dict.fromkeys(known("fault", word.strip(), FAULTS) for word in words.split(",")))
     for name in names:
         if name in impossible:
             raise UsageError(impossible[name])
@@ -163,10 +180,12 @@ def _why_impossible(kind: FaultKind, sources: Sequence[Source], subject: Subject
     return None
 
 
-def _known(what: str, name: str, names: Iterable[str]) -> str:
-    known = list(names)
-    if name in known:
+def known(what: str, name: str, names: Iterable[str]) -> str:
+    """The name. Raises UsageError, with the one that was probably meant, where it is none of `names`."""
+    there = list(names)
+    if name in there:
         return name
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose from: {', '.join(sorted(known))}"
+    close = difflib.get_close_matches(name, there, n=1)
+    some = ", ".join(sorted(there)[:MOST_NAMES]) + (" …" if len(there) > MOST_NAMES else "")
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from: {some}"
     raise UsageError(f"there is no {what} {name!r}; {hint}")
