@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from results.report import lanes, series
+from results.report import lanes, look, series
 from results.report.charts import chart, strips
-from results.report.recorded import Recorded, read
+from results.report.recorded import Recorded
 from results.report.series import Curve, Timeline
 from results.runs import Verdict
 
-NAME: Final = "report.html"
 # Of each invariant; the rest are counted.
 VIOLATIONS: Final = 3
 
@@ -53,43 +50,19 @@ def render(run: Recorded) -> str:
     """The whole page."""
     line = None if run.history is None else series.timeline(run.history)
     violations = [
-        lanes.drawn(invariant, violation)
+        lanes.shown(invariant, violation)
         for invariant, found in run.verdict.invariants.items()
         for violation in found["violations"][:VIOLATIONS]
     ]
-    return (
-        environment()
-        .get_template("run.html.j2")
-        .render(
-            run=run,
-            verdict=run.verdict,
-            invariants=_by_severity(run.verdict),
-            counted=_counted(run.verdict),
-            violations=violations,
-            figures=[] if line is None else _figures(run, line),
-            strips=Markup(strips("Faults", line.bands, end_s=line.end_s)) if line and line.bands else "",
-            order=lanes.order,
-        )
-    )
-
-
-def write(folder: Path) -> Path:
-    """Make the page of a run in its folder; where it is. Raises UsageError where the folder is no run."""
-    page = folder / NAME
-    partial = page.with_suffix(".partial")
-    partial.write_text(render(read(folder)), encoding="utf-8")
-    partial.replace(page)
-    return page
-
-
-def environment() -> Environment:
-    """The templates; what is put into them is escaped."""
-    return Environment(
-        loader=PackageLoader("results.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    return look.rendered(
+        "run",
+        run=run,
+        verdict=run.verdict,
+        invariants=_by_severity(run.verdict),
+        counted=_counted(run.verdict),
+        violations=violations,
+        figures=[] if line is None else _figures(run, line),
+        strips=Markup(strips("Faults", line.bands, end_s=line.end_s)) if line and line.bands else "",
     )
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from invariants.history.export import to_frame, write_parquet
 from invariants.history.operations import Operation
 from results.__main__ import results
-from results.report import lanes, page, series
+from results.report import lanes, look, making, series
 from results.runs import Verdict, write_json
 
 S = 1_000_000_000
@@ -112,17 +112,18 @@ VIOLATION = {
 
 
 def test_a_violation_has_a_lane_for_each_session_and_a_line_for_each_row() -> None:
-    drawn = lanes.drawn("single-owner", VIOLATION)
+    drawn = lanes.shown("single-owner", VIOLATION).grid.drawn
     assert drawn.lanes == ("client-0", lanes.NOBODY)
-    first, second = drawn.events
-    assert (first.lane, first.what, first.lines) == (
+    [first], [second] = (row.boxes for row in drawn.rows)
+    assert (first.lane, first.title, first.lines) == (
         "client-0",
         "insert",
         ("row 7 inserted: status runnable",),
     )
-    assert (second.lane, second.lines) == (
+    assert (second.lane, second.lines, second.kind) == (
         lanes.NOBODY,
         ("row 7: status runnable → done, lease_expires_at ∅ → 00:00:05.5", "signals 1 deleted"),
+        "offence",
     )
 
 
@@ -194,7 +195,7 @@ class Reader(HTMLParser):
 
 
 def test_a_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
-    html = page.write(run_in(tmp_path / "run")).read_text("utf-8")
+    html = making.write(run_in(tmp_path / "run")).read_text("utf-8")
     reader = Reader()
     reader.feed(html)
     assert reader.open == []
@@ -217,7 +218,7 @@ def test_a_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
 
 
 def test_a_page_says_what_the_run_says(tmp_path: Path) -> None:
-    html = page.write(run_in(tmp_path / "run")).read_text("utf-8")
+    html = making.write(run_in(tmp_path / "run")).read_text("utf-8")
     assert '<p class="verdict violated">violated</p>' in html
     assert "0 invariants held, 1 violated, 1 unknown, 1 not exercised." in html
     assert "1,234 transactions, 5,678 row changes" in html
@@ -230,7 +231,7 @@ def test_a_page_says_what_the_run_says(tmp_path: Path) -> None:
 def test_a_run_without_a_history_or_depths_has_a_page_all_the_same(tmp_path: Path, missing: str) -> None:
     run = run_in(tmp_path / "run")
     (run / missing).unlink()
-    html = page.write(run).read_text("utf-8")
+    html = making.write(run).read_text("utf-8")
     assert 'id="invariants"' in html
     assert 'id="depth"' not in html
 
@@ -240,7 +241,7 @@ def test_a_run_that_never_began_has_a_page_too(tmp_path: Path) -> None:
         tmp_path / "run", verdict="unknown", reason="interrupted", postgres={}, invariants={}, faults=[],
         throughput={}, latency_ms={}, effects={},
     )  # fmt: skip
-    assert "interrupted" in page.write(run).read_text("utf-8")
+    assert "interrupted" in making.write(run).read_text("utf-8")
 
 
 def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path:
     html = (tmp_path / "index.html").read_text("utf-8")
     reader = Reader()
     reader.feed(html)
-    linked = [target for target in reader.targets if target.endswith(page.NAME)]
+    linked = [target for target in reader.targets if target.endswith(look.NAME)]
     assert linked == [f"2026010{place}-mixed/report.html" for place in (2, 1, 0)]
     assert all((tmp_path / target).is_file() for target in linked)
     assert "20260109-mixed" in html
