@@ -7,8 +7,10 @@ violation in the order of their commits. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
@@ -133,16 +135,47 @@ def grid(drawn: Drawn) -> Grid:
     return Grid(drawn, tuple(numbers), tuple(lines), bars, line - 2)
 
 
-def shown(invariant: str, violation: Mapping[str, Any]) -> Shown:
-    """`violation`: as it stands in verdict.json."""
+class Seen(msgspec.Struct, frozen=True):
+    """A wait as it was seen from time to time: from the first look to the last, microseconds since the epoch."""
+
+    waiter: str
+    holder: str
+    lock: str
+    first_us: int
+    last_us: int
+
+
+def shown(invariant: str, violation: Mapping[str, Any], seen: Sequence[Seen] = ()) -> Shown:
+    """`violation`: as it stands in verdict.json; of the waits that were seen, those between its sessions are drawn."""
     rows = tuple(
         _row(transaction, last=transaction is violation["transactions"][-1])
         for transaction in violation["transactions"]
     )
     lanes = dict.fromkeys(box.lane for row in rows for box in row.boxes)
-    return Shown(
-        invariant, violation["summary"], grid(Drawn(tuple(lanes), rows)), tuple(violation["operations"])
+    times = [_us(transaction["committed_at"]) for transaction in violation["transactions"]]
+    waits = tuple(
+        _wait(each, rows, times)
+        for each in seen
+        if each.waiter in lanes and each.holder in lanes and times[0] <= each.first_us <= times[-1]
     )
+    return Shown(
+        invariant,
+        violation["summary"],
+        grid(Drawn(tuple(lanes), rows, waits)),
+        tuple(violation["operations"]),
+    )
+
+
+def _wait(seen: Seen, rows: Sequence[Row], times: Sequence[int]) -> Wait:
+    """Drawn behind the last commit before it was seen first, up to the waiter's own next one after it was seen last."""
+    since = bisect_right(times, seen.first_us) - 1
+    later = range(bisect_right(times, seen.last_us), len(rows))
+    until = next((place for place in later if rows[place].boxes[0].lane == seen.waiter), None)
+    return Wait(seen.waiter, (seen.holder,), seen.lock, since, until)
+
+
+def _us(committed_at: str) -> int:
+    return round(datetime.fromisoformat(committed_at).timestamp() * 1_000_000)
 
 
 def _row(transaction: Mapping[str, Any], *, last: bool) -> Row:

@@ -22,10 +22,16 @@ NASTY = "<script>alert('\"&')</script>"
 
 
 def done(
-    f: str, start_s: float, end_s: float | None, type_: Any = "ok", value: Any = None, process: str = "node-1"
+    f: str,
+    start_s: float,
+    end_s: float | None,
+    type_: Any = "ok",
+    value: Any = None,
+    process: str = "node-1",
+    result: Any = None,
 ) -> Operation:
     end_ns = None if end_s is None else int(end_s * S)
-    return Operation(process, 0, f, type_, {} if value is None else value, None, int(start_s * S), end_ns)
+    return Operation(process, 0, f, type_, {} if value is None else value, result, int(start_s * S), end_ns)
 
 
 # The load begins at 100 s and lasts for 4.
@@ -33,9 +39,16 @@ HISTORY = (
     done("phase", 95, 95, value={"phase": "start"}, process="harness"),
     done("phase", 100, 100, value={"phase": "load"}, process="harness"),
     done("claim", 99, 99.5),
-    *(done("claim", 100 + n / 10, 100 + n / 10 + 0.002) for n in range(10)),
-    done("claim", 103.5, 103.6),
-    done("flush", 101, 101.004),
+    *(done("claim", 100 + n / 10, 100 + n / 10 + 0.002, result={"ids": [n, n + 90]}) for n in range(10)),
+    done("claim", 103.5, 103.6, result={"ids": []}),
+    done("count", 103.6, 103.6, value={"event": "contended", "amount": 3}),
+    done(
+        "flush",
+        101,
+        101.004,
+        value={"outcomes": [[1, "c", "done"], [2, "c", "done"]]},
+        result={"committed": [[2, "c"]]},
+    ),
     done("flush", 102, 102.5, "fail"),
     done("flush", 102, None, "info"),
     done("fault", 101, 103, value={"fault": "kill", "target": "node-1", "pid": 1}, process="harness"),
@@ -76,6 +89,28 @@ def test_a_latency_is_that_of_the_step_and_none_where_nothing_ended() -> None:
 def test_what_failed_and_what_nobody_knows_is_told_apart() -> None:
     assert curve(series.troubles(LINE), "failed")[2.625] == 4
     assert curve(series.troubles(LINE), "unknown")[2.125] == 4
+
+
+def test_a_claim_is_told_with_what_it_took_and_an_outcome_that_was_refused_is_stale() -> None:
+    claims = series.claims(LINE)
+    assert sum(y or 0 for y in curve(claims, "claims").values()) * 0.25 == 11
+    assert sum(y or 0 for y in curve(claims, "taken").values()) * 0.25 == 20
+    assert curve(claims, "found nothing")[3.625] == 4
+    [refused] = series.stale(LINE)
+    assert (refused.name, sum(y or 0 for y in refused.ys)) == ("outcomes refused", 1 / 0.25)
+    [contended] = series.contention(LINE)
+    assert sum(y or 0 for y in contended.ys) == 3 / 0.25
+
+
+def test_a_gauge_is_shown_by_its_name_unless_it_was_always_nought() -> None:
+    at = [99 * S, 100 * S, 102 * S, 106 * S]
+    frame = pl.DataFrame(
+        {"at_ns": at * 2, "name": ["dead a"] * 4 + ["dead b"] * 4, "value": [5, 6, 7, 8, 0, 0, 0, 0]}
+    )
+    # Nobody looked between the last two.
+    assert series.gauge(LINE, frame, "dead ") == (
+        series.Curve("a", (0.0, 2.0, 6.0, 6.0), (6.0, 7.0, None, 8.0)),
+    )
 
 
 def test_a_history_without_operations_has_a_timeline_without_curves() -> None:
