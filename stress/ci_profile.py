@@ -145,12 +145,13 @@ def _parts(
     request: CiRequest, folder: Path, *, quiet: bool, reports: bool
 ) -> Iterator[tuple[str, Part, Outcome]]:
     """Each as it ends; what was violated is told at once."""
+    from results.report.making import tell
     from stress.outcomes import of_run
     from stress.run import run
     from stress.schedules.commands import carry_out
     from stress.schedules.display import print_exploration
     from stress.schedules.explore import Request, default_workers
-    from stress.summary import print_summary, tell
+    from stress.summary import print_summary
 
     for config in request.runs:
         began = time.monotonic()
@@ -179,6 +180,8 @@ def _parts(
         workers=default_workers(len(request.races)),
     )
     done = carry_out(wanted, request.pg, folder, quiet=quiet)
+    if reports:
+        tell(done.folder)
     if not quiet and done.exploration.verdict != "held":
         print_exploration(Console(highlight=False), done.exploration)
     part = Part(
