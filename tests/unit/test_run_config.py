@@ -20,7 +20,7 @@ def config(*pg: str, scenario: str = "mixed") -> RunConfig:
         faults="kill",
         scenario=scenario,
         subject="reference",
-        mutant="outcome-unguarded",
+        mutant="outbox-outside",
     )
 
 
@@ -43,7 +43,7 @@ def test_the_command_of_a_run_asks_for_the_same_again(pg: str) -> None:
 
 
 def test_a_run_that_ends_with_its_first_violation_says_so_in_its_command() -> None:
-    assert config("embedded").command().endswith("--mutant outcome-unguarded")
+    assert config("embedded").command().endswith("--mutant outbox-outside")
     eager = replace(config("embedded"), until_violated=True)
     assert eager.command().endswith("--until-violated")
 
