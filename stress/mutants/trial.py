@@ -59,9 +59,11 @@ SCHEDULES: Final = 60
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one variant. `stage` and `by`: who noticed, and what; `tried`: by stage, how much was tried."""
+    """What became of one variant. `stage` and `by`: who noticed, and what; `tried`: by stage, how much was tried.
+    `digest` is the variant's, which tells whether an earlier trial was of the same text."""
 
     variant: str
+    digest: str = ""
     outcome: Outcome
     stage: Stage | None = None
     by: str = ""
@@ -144,24 +146,25 @@ def sent(lab: Lab, race: Race) -> set[str]:
     return {step.statement for step in run.steps}
 
 
-def try_variant(ground: Ground, variant: Variant) -> Trial:
-    """One variant, by all stages until one notices."""
+def try_variant(ground: Ground, variant: Variant, stages: Sequence[Stage]) -> Trial:
+    """One variant, by these stages until one notices."""
     began = time.monotonic()
     tried: dict[str, int] = {}
     doubts: list[str] = []
-    for stage, look in STAGES.items():
-        for seen in look(ground, variant):
+    for stage in stages:
+        for seen in STAGES[stage](ground, variant):
             if isinstance(seen, Doubt):
                 doubts.append(f"{stage}: {seen.why}")
             elif isinstance(seen, str):
                 return Trial(
-                    variant=variant.name, outcome="caught", stage=stage, by=seen, tried=tried,
+                    variant=variant.name, digest=variant.digest, outcome="caught", stage=stage, by=seen, tried=tried,
                     seconds=time.monotonic() - began, doubts=tuple(doubts),
                 )  # fmt: skip
             else:
                 tried[stage] = tried.get(stage, 0) + seen
     return Trial(
         variant=variant.name,
+        digest=variant.digest,
         outcome="unknown" if doubts else "survived",
         tried=tried,
         seconds=time.monotonic() - began,
@@ -323,3 +326,6 @@ STAGES: Final[dict[Stage, Callable[[Ground, Variant], Look]]] = {
     "model": _model,
     "explore": _explore,
 }
+# That draw nothing and take about a second. What is explained as redundant meets these alone: for the rest its reason
+# stands.
+QUICK: Final[tuple[Stage, ...]] = ("load", "refusals", "situations", "plans", "script")
