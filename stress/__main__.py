@@ -144,8 +144,9 @@ def run_command(
         until_violated=until_violated,
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
+    from results.report.making import tell
     from stress.run import run
-    from stress.summary import print_summary, tell
+    from stress.summary import print_summary
 
     with signals_stop():
         judged = run(config, out or runs_folder(), Display(quiet=quiet))
