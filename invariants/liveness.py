@@ -6,8 +6,8 @@ What the rule leans on (picker.md §6, engine/limiter.py, engine/sql/limiter/):
 2. A key without rows is cold, and full. Two admissions that meet a cold key at once are decided by a lock, of which
    there are few (`cold_lock`): an admission of another key may be in the way.
 3. A sweep locks the rows of keys that nobody has drawn on for burst / rate, and no others.
-4. A claim whose snapshot is older than another's commit locks the row that the other has claimed before it sees that the
-   row is no longer runnable, and keeps the lock to its end (docs/findings.md, "a claim that lost holds the row").
+4. A claim whose snapshot is older than another's commit locks the row that the other has claimed before it sees that
+   it is no longer runnable, and keeps the lock to its end (docs/findings.md, "a claim that lost holds the row").
 """
 
 from __future__ import annotations

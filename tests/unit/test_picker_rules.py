@@ -489,6 +489,7 @@ def test_a_claim_that_lost_a_row_may_hold_it_against_the_winners_admission(
         trace.did("node", "claim", rival, LOST, "info")
     trace.claim(1, name="a.1")
     if not before:
+        trace.insert(2)
         trace.did("node", "claim", rival, LOST, "info")
     trace.admit("a.1", denied=[1])
     assert trace.of("rate-liveness").violated == denials
