@@ -476,7 +476,7 @@ def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path:
 def test_runs_are_compared_only_with_runs_that_were_asked_for_the_same() -> None:
     def run(rate: float, nodes: int = 2, **changed: Any) -> Verdict:
         asked = f"nox -s stress -- --seconds 20 --nodes {nodes} --faults kill,pause --seed 3"
-        told = {
+        told: dict[str, Any] = {
             "verdict": "held", "reason": None, "seed": 1, "scenario": "mixed", "subject": "reference", "mutant": None,
             "postgres": {"version": "18.6"}, "nodes": nodes, "seconds": 20.0, "faults": [], "invariants": {},
             "throughput": {"jobs_ended": rate}, "latency_ms": {}, "ledger": {}, "reproduce": asked,
