@@ -160,8 +160,8 @@ def mutants_command(
 )
 @click.option(
     "--again",
-    type=click.Path(path_type=Path, exists=True),
-    help="Only what that run's ablation.json has open.",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="An ablation.json: go on with that run; what it caught is not tried again, but for --where.",
 )
 @click.option(
     "--control",
@@ -186,6 +186,13 @@ def mutants_command(
 )
 @click.option("--workers", type=click.IntRange(1, 32), default=None, help="Default: one a core, at most 4.")
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
+@click.option(
+    "--document",
+    "page",
+    type=NEW_FILE,
+    default=None,
+    help="Write the page there too, such as docs/ablation.md.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -200,6 +207,7 @@ def ablate_command(
     schedules: int,
     workers: int | None,
     pg: str,
+    page: Path | None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -213,9 +221,9 @@ def ablate_command(
     Exit status: 0 everything was noticed or is explained in invariants/mutants/redundant.toml, 1 something was not,
     2 wrong usage, 3 no Postgres, 4 unknown.
     """
-    left = None if again is None else _open_of(again)
     # Late, as above.
-    from stress.mutants.ablating import ablate, told, variants_of, write
+    from stress.mutants.ablating import ablate, settled, told, variants_of, write
+    from stress.mutants.ablation_page import document
     from stress.mutants.trial import Patience
 
     with signals_stop():
@@ -224,9 +232,9 @@ def ablate_command(
     for place in places:
         if place not in known:
             raise UsageError(f"nothing can be taken out of {place!r}; --list shows where something can")
-    if left is not None:
-        variants = [variant for variant in variants if variant.name in left]
-    variants = [variant for variant in variants if not places or variant.where in places]
+    if again is None:
+        variants = [variant for variant in variants if not places or variant.where in places]
+    earlier = {} if again is None else settled(variants, again, places)
     if list_:
         for variant in variants:
             click.echo(variant.name)
@@ -240,8 +248,11 @@ def ablate_command(
             pg=pg,
             folder=folder,
             quiet=quiet,
+            known=earlier,
         )
     verdict = write(ablation, folder)
+    if page is not None:
+        page.write_text(document(ablation, again is not None), encoding="utf-8")
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
     elif not quiet:
@@ -250,16 +261,6 @@ def ablate_command(
             console.print(line, markup=False, soft_wrap=True)
         console.print(f"recorded in {folder}\nverdict: {ablation.verdict}", soft_wrap=True)
     context.exit(EXIT_CODES[ablation.verdict])
-
-
-def _open_of(file: Path) -> set[str]:
-    """What an `ablation.json` has open. Raises UsageError."""
-    try:
-        return {trial["variant"] for trial in msgspec.json.decode(file.read_bytes())["open"]}
-    except (OSError, msgspec.DecodeError, LookupError, TypeError):
-        raise UsageError(
-            f"{file} is no ablation.json: give the one in the folder of a run of ablate"
-        ) from None
 
 
 def _command(names: tuple[str, ...], full: bool, seed: int) -> str:

@@ -104,7 +104,6 @@ WRONG: dict[str, str] = {
     "stress ablate --rounds 0": "not in the range",
     "stress ablate --pg 12": "use a major version from 13 to 18",
     f"stress ablate --again {NONSENSE}": "is no ablation.json",
-    f"stress ablate --again {EMPTY}": "is no ablation.json",
     f"stress ablate --out {EMPTY}": "give one with --out that can be written to",
     "stress figures --profile nope": "is not one of",
     "stress figures --pg 12": "use a major version from 13 to 18",
