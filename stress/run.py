@@ -56,7 +56,7 @@ from stress.judgement import (
 from stress.opening import open_run
 from stress.recording import DEADLOCKS, Recording
 from stress.scenarios import SCENARIOS, Scenario
-from stress.subjects import Subject
+from stress.subjects.subject import Subject
 from stress.swarm.herd import migrate_at_once
 from stress.swarm.roll import Rolls, roll_times, sessions_named
 from stress.swarm.swarm import ChildDied, Swarm
