@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
@@ -635,7 +636,7 @@ class _Watch:
         named = {} if new is None else dict(zip(columns, new, strict=True))
         state = self._state_of(named)
         witnessed = Witnessed(
-            number, transaction.xid, format_lsn(transaction.lsn), str(transaction.committed_us), None,
+            number, transaction.xid, format_lsn(transaction.lsn), _moment(transaction), None,
             (EvidenceRow(job.name or "?", self._shown(columns, old), self._shown(columns, new), self._mapped.table),),
         )  # fmt: skip
         job.way.append(witnessed)
@@ -771,3 +772,7 @@ class _Watch:
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", "replace")
+
+
+def _moment(transaction: Transaction) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=transaction.committed_us)).isoformat()

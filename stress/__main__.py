@@ -187,8 +187,9 @@ def run_command(
         until_violated=until_violated,
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
+    from results.report.making import tell
     from stress.run import run
-    from stress.summary import print_summary, tell
+    from stress.summary import print_summary
 
     with signals_stop():
         judged = run(config, out or runs_folder(), Display(quiet=quiet))
@@ -205,9 +206,9 @@ def own_command(
     config: RunConfig, python: str | None, out: Path | None, *, as_json: bool, quiet: bool, reports: bool
 ) -> int:
     """A run of somebody else's system; its exit status."""
+    from results.report.making import tell
     from stress.subjects.own_run import run_own
     from stress.subjects.own_summary import print_summary
-    from stress.summary import tell
 
     with signals_stop():
         judged = run_own(config, python, out or runs_folder(), Display(quiet=quiet))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
-import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from engine.errors import UsageError
 from invariants.render import print_exercises, print_report, print_verdict
 from results.runs import Verdict
 from stress.effects import by_fault, recovered, told_orphans
@@ -85,16 +82,6 @@ def _at_rest(judged: Judged) -> list[str]:
         for each in judged.report.judgements
         if each.invariant in BROUGHT_TO_REST and each.checked and each.verdict in ("held", "violated")
     ]
-
-
-def tell(folder: Path) -> None:
-    """Make the run's page. The verdict stands without one."""
-    from results.report import page
-
-    try:
-        page.write(folder)
-    except (UsageError, OSError, ValueError, LookupError) as error:
-        click.echo(f"no {page.NAME} was made: {type(error).__name__}: {error}", err=True)
 
 
 def faults_table(verdict: Verdict) -> Table:

@@ -26,6 +26,7 @@ from typing_extensions import override
 from engine.errors import HarnessError, InfrastructureError, UsageError
 from engine.postgres import Profile, Server, Stopped, provision
 from engine.postgres.cleanup import uninterrupted
+from engine.statements import Catalogue
 from invariants.evidence import RUN_FILE
 from invariants.foreign import AREA, SUBJECT_FILE, Subject, job_in
 from invariants.history.events import HistoryError, read_events
@@ -36,6 +37,7 @@ from stress.display import Display
 from stress.faults.ground import FaultStuck, Ground
 from stress.faults.plan import FAILOVERS, plan_faults
 from stress.faults.ways import CLIENTS, proxies_for, ways
+from stress.gauges import Gauges
 from stress.judgement import (
     INTERRUPTED,
     Judged,
@@ -211,6 +213,8 @@ class OwnRun(Run):
         if self.phase == "drain" and not self.ground.down and self.opened.observe is not None:
             # Faults have ended: a system may still have to complete what was run.
             left = max(left, sum(state in ("waiting", "running") for _, state in self._asked()))
+        if not self.ground.down:
+            self.gauges.look(self.connections)
         self.waiting = (left, ())
         return self.waiting
 
@@ -298,6 +302,7 @@ def _run_on(
                 started.swarm.destroy()
                 started.recording.abandon(f"the run was {stopped}" if stopped == INTERRUPTED else stopped)
             absorb(folder)
+            started.gauges.write(folder)
             return judge_told(folder, _told(started, stopped))
 
 
@@ -392,6 +397,7 @@ def _run(
             ground,
             list(planned),
             Rolls(places, [], recording.notes, lambda _: 0),
+            Gauges(Catalogue({})),
             opened=opened,
             seen=Seen(folder),
             stuck_s=max(STUCK_S, 3 * lease_s + (claims.recovery_ms or 0) / 1000),
