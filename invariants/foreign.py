@@ -11,7 +11,8 @@ What counts against a system, and what does not:
 
 3. At-least-once means that a job may be run again. It takes a *cause*: its run failed, its process ended, its process
    or the sessions between it and the server were disturbed by a fault, its process stood still of itself (`stalled`),
-   or its lease ran out. What was run again with a cause is counted, and never held against the system.
+   or its lease ran out. The process of the later run counts as well, for its claim may be the older one. What was run
+   again with a cause is counted, and never held against the system.
 4. A run surely has its job, its key and its place from its begin until its end, its first disturbance, or, where no
    heartbeat renews it, the end of its lease, whichever comes first. Only what surely was so at once is an overlap.
 5. A call whose outcome is unknown promises nothing, and forbids nothing.
@@ -101,6 +102,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     rows: Mapped | None = None
     observe: str | None = None
     jobs_per_s: float = 40.0
+    left: str | None = None
 
 
 # How a job's name looks wherever a system keeps it: in text, in JSON, in bytes.
@@ -216,6 +218,20 @@ class Story:
                 and (trouble.end_ns >= self._since(run))
             ):
                 return trouble.name
+        return self._ran_out(run)
+
+    def cause_of(self, run: Run) -> str | None:
+        """Why a run may have begun late, with a claim that was gone by then; None where there is no cause."""
+        for trouble in self.troubles:
+            if (
+                self._reaches(trouble, run.process)
+                and trouble.begin_ns <= run.begin_ns
+                and trouble.end_ns >= self._since(run)
+            ):
+                return trouble.name
+        return None
+
+    def _ran_out(self, run: Run) -> str | None:
         lease = self.claims.lease_ms
         # It runs from the claim on, of which the begin is the only evidence, and that may have come some time later.
         if (
@@ -366,7 +382,7 @@ def _again(story: Story, found: Mapping[str, Findings], _: Evidence) -> None:
                 rule.add(
                     f"{job} was run twice, under a claim of at most once", [before.operation, after.operation]
                 )
-            elif all(
+            elif story.cause_of(after) is None and all(
                 story.cause(each, after.begin_ns) is None for each in runs if each.begin_ns < after.begin_ns
             ):
                 ended = "had ended well" if before.well else "was under way"

@@ -25,6 +25,8 @@ from stress.schedules.commands import explore_command, fuzz_command, replay_comm
 from stress.soak_command import soak_command
 from stress.subjects.asked import checked_own
 from stress.subjects.loading import is_own
+from stress.subjects.peers import PEERS
+from stress.subjects.peers.environments import python_of
 
 
 @click.group(cls=FrontDoor)
@@ -58,7 +60,7 @@ def stress() -> None:
     "--subject",
     default="reference",
     show_default=True,
-    help="reference, or a system of your own: path/to/file.py:Class or module:Class.",
+    help=f"reference, a system of your own (path/to/file.py:Class, module:Class), or {', '.join(PEERS)}.",
 )
 @click.option("--python", default=None, help="The interpreter that a system of your own runs in.")
 @click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(REGISTRY)}.")
@@ -122,7 +124,7 @@ def run_command(
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
     if profile == "soak" or resume is not None:
-        if is_own(subject):
+        if is_own(subject) or subject in PEERS:
             raise UsageError("a soak is of the reference engine; give a system of your own more --seconds")
         sys.exit(
             soak_command(
@@ -144,7 +146,11 @@ def run_command(
     if minutes is not None:
         raise UsageError("--minutes is for --profile soak; a run lasts for --seconds")
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-    if is_own(subject):
+    if subject in PEERS:
+        if python is not None:
+            raise UsageError(f"{subject} has an environment of its own: leave --python out")
+        python = python_of(subject)
+    if is_own(subject) or subject in PEERS:
         if until_violated:
             raise UsageError(
                 "--until-violated is for the reference engine: others are judged when a run is over"

@@ -14,9 +14,10 @@ from invariants.mutants import REGISTRY
 from stress.faults import FAULTS, FaultKind
 from stress.faults.plan import FAILOVERS
 from stress.scenarios import SCENARIOS
+from stress.subjects.peers import PEERS
 from stress.subjects.subject import Subject
 
-SUBJECTS = ("reference",)
+SUBJECTS = ("reference", *PEERS)
 
 MAX_NODES = 64
 MAX_SERVERS = 8

@@ -52,6 +52,7 @@ from stress.run import Run, Unfinished
 from stress.subjects.asked import OWN
 from stress.subjects.effects_file import absorb
 from stress.subjects.own_swarm import MODULE, OwnSwarm
+from stress.subjects.peers import words_of
 from stress.subjects.process import NO_SUBJECT, SET_UP_RAISED, SubjectConfig
 from stress.subjects.subject import Subject as HarnessSubject
 from stress.swarm.child import Child
@@ -137,6 +138,11 @@ class OwnRun(Run):
             otherwise="the workers did not come up in time",
         )
         self.swarm.start_load()
+        self.tick_until(
+            self.swarm.have_come_up,
+            timeout_s=SET_UP_TIMEOUT_S,
+            otherwise="the clients did not come up in time",
+        )
         self._enter("load")
         self.load_began = time.monotonic()
         self.tick_until(lambda: self._loaded_s() >= self.config.seconds)
@@ -288,7 +294,9 @@ def _part(part: str, words: str, python: str | None, server: Server, folder: Pat
 
 
 def _started(part: str, words: str, python: str | None, server: Server, folder: Path) -> Child:
-    told = SubjectConfig(part=part, subject=words, dsn=address(server), name=part, folder=str(folder))
+    told = SubjectConfig(
+        part=part, subject=words_of(words), dsn=address(server), name=part, folder=str(folder)
+    )
     return Child.start(part, MODULE, told, folder / "logs" / f"{part}.log", answers=True, python=python)
 
 

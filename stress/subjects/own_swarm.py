@@ -18,6 +18,7 @@ from typing import Any, Final
 from invariants.history.events import history_path
 from stress import config as knobs
 from stress.config import RunConfig
+from stress.subjects.peers import words_of
 from stress.subjects.process import SubjectConfig
 from stress.swarm.child import Child
 from stress.swarm.configs import LoadReport
@@ -166,9 +167,9 @@ class OwnSwarm:
         self._due[place] = time.monotonic() + RESTART_PAUSE_S
 
     def have_come_up(self) -> bool:
-        """Whether every worker has begun its history, and none is to be started again."""
+        """Whether every process has begun its history, and none is to be started again."""
         return not self._due and all(
-            history_path(self.folder, node.name).exists() for node in self.nodes.values()
+            history_path(self.folder, child.name).exists() for child in (*self.nodes.values(), *self.clients)
         )
 
     def destroy(self) -> None:
@@ -196,7 +197,7 @@ class OwnSwarm:
     ) -> Child:
         told = SubjectConfig(
             part=part,
-            subject=self.config.subject,
+            subject=words_of(self.config.subject),
             dsn=dsn,
             name=name,
             folder=str(self.folder),

@@ -5,6 +5,7 @@ It runs in the system's own interpreter, so it needs nothing but Python and msgs
     open      make the subject, set it up, and answer on standard output what it claims
     client    enqueue jobs at the rate that was asked for
     worker    `System.work`, or the command that stands for it, until it is told to end
+    fill      enqueue so many jobs that do nothing, by the system's best way, and end
     close     tear down
 """
 
@@ -44,11 +45,14 @@ LONG_MS: Final = (300.0, 900.0)
 SHORT_MS: Final = (0.0, 10.0)
 RAISES_SHARE: Final = 0.04
 RECONNECT_PAUSE_S: Final = 0.1
+# Jobs that are enqueued at once where a benchmark fills the queue.
+FILL: Final = 1_000
 COMMAND_STOP_S: Final = 20.0
 
 
 class SubjectConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is told. `part`: see the module; `number` tells clients apart."""
+    """What a process is told. `part`: see the module; `number` tells clients apart; `jobs`: how many to fill in.
+    `bench`: nothing is recorded, and jobs do nothing."""
 
     part: str
     subject: str
@@ -58,6 +62,8 @@ class SubjectConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     number: int = 0
     jobs_per_s: float = 0.0
+    jobs: int = 0
+    bench: bool = False
     settings: dict[str, str] = {}
 
 
@@ -116,6 +122,22 @@ class Worker:
         return True
 
 
+class Idle:
+    """The `Node` of a worker that is timed: its jobs do nothing, and nothing is written down of them."""
+
+    def __init__(self, config: SubjectConfig) -> None:
+        self.dsn, self.name, self.stopping = config.dsn, config.name, threading.Event()
+
+    def run(self, payload: str) -> None:
+        """See `Node`."""
+
+    async def run_async(self, payload: str) -> None:
+        """See `Node`."""
+
+    def claimed(self, limit: int, jobs: Sequence[str]) -> None:
+        """See `Node`."""
+
+
 def main() -> None:
     """Entry point."""
     config = receive_config(SubjectConfig)
@@ -127,12 +149,21 @@ def main() -> None:
     if config.settings:
         # Read by libpq and by those who do as it does.
         os.environ["PGOPTIONS"] = " ".join(f"-c {name}={value}" for name, value in config.settings.items())
+    system.bench = config.bench
     if config.part == "open":
         _open(system, config)
         return
     if config.part == "close":
         system.tear_down(config.dsn)
         return
+    if config.part == "fill":
+        _fill(system, config)
+        return
+    if config.bench:
+        idle = Idle(config)
+        threading.Thread(target=_lifeline, args=(idle.stopping,), daemon=True).start()
+        _work(system, idle, config)
+        os._exit(0)
     with Recorder(Path(config.folder), config.name) as recorder:
         stopping = threading.Event()
         if config.part == "client":
@@ -175,6 +206,7 @@ def _open(system: System, config: SubjectConfig) -> None:
         "rows": None if system.rows is None else dataclasses.asdict(system.rows),
         "observe": system.observe,
         "jobs_per_s": system.jobs_per_s,
+        "left": system.left,
     }
     sys.stdout.buffer.write(b"\n" + msgspec.json.encode(told) + b"\n")
     sys.stdout.buffer.flush()
@@ -210,6 +242,14 @@ def _client(system: System, config: SubjectConfig, recorder: Recorder, stopping:
         stopping.wait(max(0.0, next_at - time.monotonic()))
 
 
+def _fill(system: System, config: SubjectConfig) -> None:
+    session = system.connect(config.dsn)
+    for first in range(0, config.jobs, FILL):
+        names = range(first, min(first + FILL, config.jobs))
+        system.enqueue_many(session, [Job(name=f"job-0-{number}") for number in names])
+    _closed(session)
+
+
 def drawn(chance: random.Random, name: str, system: System) -> Job:
     """A job as the claims call for."""
     claims = system.claims
@@ -231,31 +271,30 @@ def _closed(session: Any) -> None:
             pass
 
 
-def _work(system: System, worker: Worker, config: SubjectConfig) -> None:
-    node: Node = worker
+def _work(system: System, node: Node, config: SubjectConfig) -> None:
     words = system.command(node)
     try:
         if words is None:
             system.work(node)
         else:
-            _command(words, worker, config)
+            _command(words, node, config)
     except Exception as error:  # noqa: BLE001  # somebody else's code
         traceback.print_exc()
         _last_words(f"{type(error).__name__}: {error}")
         os._exit(RAISED)
-    if not worker.stopping.is_set():
+    if not node.stopping.is_set():
         _last_words("its work returned, though nobody had asked it to stop")
         os._exit(RAISED)
 
 
-def _command(words: list[str], worker: Worker, config: SubjectConfig) -> None:
+def _command(words: list[str], node: Node, config: SubjectConfig) -> None:
     env = os.environ | {
         "PGREFEREE_DSN": config.dsn,
         "PGREFEREE_EFFECTS": str(Path(config.folder) / f"effects-{config.name}.jsonl"),
     }
     process = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL)
     while process.poll() is None:
-        if worker.stopping.wait(PULSE_S):
+        if node.stopping.wait(PULSE_S):
             process.send_signal(signal.SIGTERM)
             try:
                 process.wait(COMMAND_STOP_S)

@@ -104,13 +104,17 @@ class System:
 
     `claims`: see there. `rows`: where jobs are kept, None where that cannot be said. `observe`: a query that answers,
     for every job that the system still knows, a text in which its name stands and its state, one of `STATES`; None
-    where it cannot be asked. `jobs_per_s`: how many the clients send, all together.
+    where it cannot be asked. `jobs_per_s`: how many the clients send, all together. `left`: a query for how many
+    jobs have not ended, where that is cheaper than counting in `observe`. `bench`: set by the benchmark, which
+    times the system as it is fastest.
     """
 
     claims: Claims = Claims()
     rows: Rows | None = None
     observe: str | None = None
     jobs_per_s: float = 40.0
+    left: str | None = None
+    bench: bool = False
 
     def set_up(self, dsn: str) -> None:
         """Create the schema in an empty database."""

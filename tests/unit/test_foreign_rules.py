@@ -220,6 +220,12 @@ def test_a_run_after_a_disturbance_of_its_worker_is_not_held_against_the_system(
     assert verdicts["run-again-for-cause"] == verdicts["one-run-at-a-time"] == "held"
 
 
+def test_a_worker_that_was_frozen_between_its_claim_and_its_run_may_begin_late() -> None:
+    tale = sound().fault("pause", "worker-2.2", 5, 1_290)
+    tale.ran("worker-2.2", "job-1-1", 1_300, 1_310, "a")
+    assert found(tale.judged())["run-again-for-cause"] == "held"
+
+
 def test_a_disturbance_of_another_worker_is_no_cause() -> None:
     tale = sound().fault("pause", "worker-7.7", 5, 1_200)
     overlap(tale)
