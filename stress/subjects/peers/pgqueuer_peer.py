@@ -101,7 +101,6 @@ class PgQueuerPeer(System):
                 dequeue_timeout=timedelta(seconds=POLL_S),
                 batch_size=batch,
                 heartbeat_timeout=timedelta(seconds=30 if self.bench else HEARTBEAT_S),
-                shutdown_on_listener_failure=True,
             )
             stopping.cancel()
 
