@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from engine.postgres import Server
+from engine.postgres import Server, provision
 from stress.__main__ import stress as front_door
 from stress.display import Display
 from stress.schedules.lab import open_lab
@@ -18,6 +18,8 @@ from stress.schedules.search import Exhaustive
 from stress.schedules.worker import Task, Worker
 from stress.subjects import own_run
 from stress.subjects.asked import checked_own
+from stress.subjects.peers import PEERS, pins_of, words_of
+from stress.subjects.timing import timed
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOG = str(ROOT / "examples" / "blog_queue" / "blog_queue.py")
@@ -166,3 +168,21 @@ def test_only_a_queue_of_statements_can_be_explored() -> None:
     done = CliRunner().invoke(front_door, ["explore", "--subject", f"{OWN}:Accepts"])
     assert done.exit_code == 2
     assert "cannot be explored" in done.output
+
+
+@pytest.mark.slow("5 s")
+def test_a_system_is_timed_until_it_has_no_job_left(pg_spec: str) -> None:
+    with provision(pg_spec) as fresh:
+        figures = timed(fresh, f"{BLOG}:FencedQueue", None, jobs=150, processes=2, timeout_s=60)
+    assert (figures.jobs, figures.processes) == (150, 2)
+    assert figures.steady_per_s > 0
+    assert 0 < figures.whole_s < 60
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_has_a_class_and_exact_pins(name: str) -> None:
+    file, _, kind = words_of(name).rpartition(":")
+    assert f"class {kind}(System):" in Path(file).read_text("utf-8")
+    pins = pins_of(name).read_text("utf-8").splitlines()
+    assert pins
+    assert all("==" in pin for pin in pins)
