@@ -16,9 +16,10 @@ from stress.faults import FAULTS, FaultKind
 from stress.faults.plan import FAILOVERS
 from stress.mutants.concerns import breaks_the_store
 from stress.scenarios import SCENARIOS
-from stress.subjects import Subject
+from stress.subjects.peers import PEERS
+from stress.subjects.subject import Subject
 
-SUBJECTS = ("reference",)
+SUBJECTS = ("reference", *PEERS)
 
 # Of a list that a sentence may hold: all faults and scenarios, a few of the mutants.
 MOST_NAMES = 24
@@ -66,7 +67,7 @@ class RunConfig:
     def command(self) -> str:
         """The command line that asks for the same again."""
         words = [
-            f"--scenario {self.scenario}",
+            f"--scenario {self.scenario}" if self.subject == "reference" else f"--subject {self.subject}",
             f"--seconds {self.seconds:g}",
             f"--nodes {self.nodes}",
             f"--faults {','.join(self.faults) or 'none'}",
@@ -103,10 +104,7 @@ def checked(
     ui: int | None = None,
 ) -> RunConfig:
     """A `RunConfig`. Raises UsageError with one sentence that says what is possible instead."""
-    if not 1 <= seconds <= MAX_SECONDS:
-        raise UsageError(f"--seconds must be 1 to {MAX_SECONDS:.0f}, not {seconds:g}")
-    if not 1 <= nodes <= MAX_NODES:
-        raise UsageError(f"--nodes must be 1 to {MAX_NODES}, not {nodes}")
+    check_size(seconds, nodes)
     scenario = known("scenario", scenario, SCENARIOS)
     if not 1 <= len(pg) <= MAX_SERVERS:
         raise UsageError(f"--pg must be given 1 to {MAX_SERVERS} times, not {len(pg)}")
@@ -119,7 +117,7 @@ def checked(
         others = ", ".join(name for name in SCENARIOS if meets(name, mutant))
         raise UsageError(f"mutant {mutant!r} breaks nothing of scenario {scenario!r}: use one of {others}")
     sources = tuple(parse_pg(each) for each in pg)
-    names, left_out = _faults(faults, sources, SCENARIOS[scenario].subject)
+    names, left_out = chosen_faults(faults, sources, SCENARIOS[scenario].subject)
     return RunConfig(
         sources=sources,
         seconds=seconds,
@@ -146,6 +144,14 @@ def meets(scenario: str, mutant: str) -> bool:
     return ("store" in SCENARIOS[scenario].subject.areas) == breaks_the_store(REGISTRY[mutant])
 
 
+def check_size(seconds: float, nodes: int) -> None:
+    """Raises UsageError where a run would be too short, too long, or too large."""
+    if not 1 <= seconds <= MAX_SECONDS:
+        raise UsageError(f"--seconds must be 1 to {MAX_SECONDS:.0f}, not {seconds:g}")
+    if not 1 <= nodes <= MAX_NODES:
+        raise UsageError(f"--nodes must be 1 to {MAX_NODES}, not {nodes}")
+
+
 def _free(port: int) -> int:
     """Raises UsageError for a port that no page can have."""
     if not MIN_PORT <= port <= MAX_PORT:
@@ -160,7 +166,7 @@ def _free(port: int) -> int:
     return port
 
 
-def _faults(
+def chosen_faults(
     words: str, sources: Sequence[Source], subject: Subject
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Those that are asked for, and why some of `all` are not. Raises UsageError for one that was named."""
@@ -197,6 +203,8 @@ def _why_impossible(kind: FaultKind, sources: Sequence[Source], subject: Subject
             f"the fault {kind.name!r} needs a scenario of the picker: of the store's operations nobody can say which "
             "ones ran on the server that is gone"
         )
+    if kind.name in subject.spared:
+        return f"the fault {kind.name!r} is done to the reference engine only: leave it out"
     if kind.name == "poison" and subject.poison is None:
         return f"the fault 'poison' needs rows that nobody can run, and the subject {subject.name!r} has none"
     return None

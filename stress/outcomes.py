@@ -19,7 +19,7 @@ def of_run(judged: Judged) -> Outcome:
     """A run: a case for each invariant, with the transactions of its first violations."""
     verdict = judged.verdict
     return Outcome(
-        title=" ".join(filter(None, ("stress", verdict.scenario, verdict.mutant))),
+        title=" ".join(filter(None, ("stress", _what(verdict.scenario, verdict.subject), verdict.mutant))),
         word=verdict.verdict,
         reason=verdict.reason,
         cases=cases(judged.report),
@@ -33,6 +33,10 @@ def of_run(judged: Judged) -> Outcome:
         reproduce=verdict.reproduce,
         seconds=verdict.seconds,
     )
+
+
+def _what(scenario: str, subject: str) -> str:
+    return scenario if subject == "reference" else subject
 
 
 def of_soak(verdict: SoakVerdict) -> Outcome:
@@ -71,7 +75,7 @@ def of_exploration(exploration: Exploration, postgres: Mapping[str, Any], reprod
         return tally.reason or ""
 
     return Outcome(
-        title=" ".join(filter(None, ("explore", exploration.request.mutant))),
+        title=" ".join(filter(None, ("explore", exploration.request.subject, exploration.request.mutant))),
         word=exploration.verdict,
         reason="interrupted" if exploration.interrupted else None,
         cases=[

@@ -54,7 +54,7 @@ WRONG: dict[str, str] = {
     "stress run --faults kil": "did you mean 'kill'?",
     "stress run --faults crash --pg dsn:postgresql://h/d": "leave it out, or use another --pg",
     "stress run --scenario mixxed": "did you mean 'mixed'?",
-    "stress run --subject nope": "choose from: reference",
+    "stress run --subject nope": "choose from: absurd",
     "stress run --mutant outcome-ungarded": "did you mean 'outcome-unguarded'?",
     "stress run --mutant outcome-unguarded --scenario store": "use one of mixed, signals",
     "stress run --mutant outbox-outside --scenario mixed": "use one of store, statechart",
