@@ -12,6 +12,9 @@ myst_enable_extensions = ["deflist"]
 # A heading's address is as on the forges where the pages are read, too.
 myst_heading_anchors = 4
 
+# Statements have parameters as $1, which the highlighter takes with a shrug.
+suppress_warnings = ["misc.highlighting_failure"]
+
 html_theme = "furo"
 html_title = "pgreferee"
 html_show_sphinx = False

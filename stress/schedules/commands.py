@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,16 +15,19 @@ from rich.console import Console
 
 from engine.ci import Files, Outcome, ci_options
 from engine.errors import InfrastructureError, UsageError
-from engine.front_door import Amount
+from engine.front_door import NEW_FILE, Amount
 from engine.postgres import provision, signals_stop
 from invariants.mutants import REGISTRY
 from invariants.verdict import EXIT_CODES
-from results.runs import create_run_folder, ready, runs_folder, write_json
+from results.report import explored, look
+from results.runs import VerdictWord, create_run_folder, ready, runs_folder, write_json
 from stress.config import known
 
 if TYPE_CHECKING:
     from models.fuzz import Finding, Profile
     from stress.schedules.explore import Exploration, Request
+    from stress.schedules.record import Schedule
+    from stress.schedules.replay import Replayed
 
 FUZZ: Final = "python -m stress fuzz"
 ALL_SCHEDULES, ALL_SECONDS = 20_000, 300.0
@@ -246,18 +250,25 @@ def _command(request: Request) -> str:
     "--mutant", default=None, metavar="NAME", help="Another than the schedule's; none for the engine."
 )
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
+@click.option("--html", type=NEW_FILE, default=None, help="Draw it on a page there.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No table.")
 @click.pass_context
 def replay_command(
-    context: click.Context, file: Path, mutant: str | None, pg: str, as_json: bool, quiet: bool
+    context: click.Context,
+    file: Path,
+    mutant: str | None,
+    pg: str,
+    html: Path | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Take the recorded schedule in FILE again, twice, and judge it.
 
     \b
         nox -s replay -- results/runs/20261201-101530-explore/lost-wakeup.json
-        nox -s replay -- lost-wakeup.json --mutant none     on the sound engine
-        nox -s replay -- lost-wakeup.json --pg 15           on another version
+        nox -s replay -- lost-wakeup.json --mutant none --html held.html       drawn, on the sound engine
+        nox -s replay -- lost-wakeup.json --pg 15                              on another version
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
@@ -266,6 +277,8 @@ def replay_command(
     from stress.schedules.record import read_schedule
     from stress.schedules.replay import race_of, replayed
 
+    if html is not None and not html.parent.is_dir():
+        raise UsageError(f"{html.parent} is no folder: make it first, or say another --html")
     schedule = read_schedule(file)
     race_of(schedule)
     wanted = schedule.mutant if mutant is None else None if mutant == "none" else mutant
@@ -276,8 +289,13 @@ def replay_command(
         provision(pg) as server,
         open_lab(server, None if wanted is None else REGISTRY[wanted], schedule.subject) as lab,
     ):
+        began = time.monotonic()
         told = replayed(lab, schedule)
-    verdict = "unknown" if told.unknown is not None else "violated" if told.violated else "held"
+        seconds = time.monotonic() - began
+        postgres = {"version": server.version_text, "source": server.source}
+    verdict: VerdictWord = "unknown" if told.unknown is not None else "violated" if told.violated else "held"
+    if html is not None:
+        look.put(html, _page(schedule, told, verdict, wanted, postgres, seconds, file))
     if as_json:
         answer = {
             "schema": 1,
@@ -296,7 +314,51 @@ def replay_command(
         console.print(
             f"verdict: {verdict}" + ("" if told.unknown is None else f": {told.unknown}"), soft_wrap=True
         )
-    context.exit(EXIT_CODES[verdict])  # type: ignore[index]
+    context.exit(EXIT_CODES[verdict])
+
+
+def _page(
+    schedule: Schedule,
+    told: Replayed,
+    verdict: VerdictWord,
+    mutant: str | None,
+    postgres: dict[str, str],
+    seconds: float,
+    file: Path,
+) -> str:
+    """A replay as the exploration of one race that took one schedule twice."""
+    race = explored.Race(
+        verdict=verdict,
+        schedules=2,
+        left_out=0,
+        orders=1,
+        whole=0,
+        sampled=0,
+        blocked=2 if told.drawn.waits else 0,
+        reason=told.unknown,
+        violated=list(told.violated),
+        steps=len(told.rows),
+        why=told.reasons,
+        found=list(told.summaries),
+        planner=schedule.planner,
+        drawn=told.drawn,
+        schedule=file.name,
+    )
+    return explored.render(
+        explored.Explored(
+            verdict=verdict,
+            seed=None,
+            mutant=mutant,
+            postgres=postgres,
+            schedules=2,
+            seconds=seconds,
+            schedules_per_second=2 / seconds,
+            races={schedule.race: race},
+            reproduce=f"nox -s replay -- {file} --mutant {mutant or 'none'}",
+        ),
+        file.parent,
+        beside=False,
+    )
 
 
 def fuzz_schedules(dsn: str, seconds: float, seed: int, profile: Profile) -> Finding:

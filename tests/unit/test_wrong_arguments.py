@@ -85,6 +85,7 @@ WRONG: dict[str, str] = {
     f"stress replay {NOWHERE}": "cannot be read",
     f"stress replay {FOLDER}": "cannot be read",
     f"stress replay {EMPTY}": "is no schedule",
+    f"stress replay {EMPTY} --html {NOWHERE}": "make it first",
     f"stress replay {NONSENSE}": "is no schedule",
     "stress fuzz --machine nope": "is not one of",
     "stress fuzz --seconds 0": "not in the range",
