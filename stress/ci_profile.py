@@ -2,11 +2,13 @@
 
 Three parts, one after the other, each with a verdict of its own: the queue's scenario `mixed` and the store's scenario
 `store`, both under all faults that lose nothing, and a sample of the written races, taken through their schedules. One
-seed drives all three. The folder `<time>-ci` holds `verdict.json` (`CiVerdict`) and the folders of the parts.
+seed drives all three. Each part is recorded as if it had been asked for by itself; the folder `<time>-ci` beside them
+holds `verdict.json` (`CiVerdict`).
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -22,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.ci import Files, Outcome
-from engine.errors import UsageError
+from engine.errors import HarnessError, UsageError
 from engine.postgres import Source, Stopped, parse_pg, signals_stop
 from invariants.mutants import REGISTRY
 from invariants.render import STYLES, print_verdict
@@ -40,7 +42,7 @@ SCHEDULES: Final = 2_000
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the three. `folder`: its name in the whole's."""
+    """One of the three. `folder`: its name, beside the whole's."""
 
     verdict: VerdictWord
     reason: str | None
@@ -116,9 +118,12 @@ def ci_command(
     reason = None
     try:
         with signals_stop():
-            for name, part, outcome in _parts(request, folder, quiet=quiet, reports=reports):
+            for name, part, outcome in _parts(request, folder.parent, quiet=quiet, reports=reports):
                 parts[name] = part
                 outcomes.append(outcome)
+    except HarnessError:
+        shutil.rmtree(folder)
+        raise
     except (KeyboardInterrupt, Stopped):
         reason = INTERRUPTED
     worst = overall(part.verdict for part in parts.values())
@@ -142,7 +147,7 @@ def ci_command(
 
 
 def _parts(
-    request: CiRequest, folder: Path, *, quiet: bool, reports: bool
+    request: CiRequest, out: Path, *, quiet: bool, reports: bool
 ) -> Iterator[tuple[str, Part, Outcome]]:
     """Each as it ends; what was violated is told at once."""
     from results.report.making import tell
@@ -155,7 +160,7 @@ def _parts(
 
     for config in request.runs:
         began = time.monotonic()
-        judged = run(config, folder, Display(quiet=quiet))
+        judged = run(config, out, Display(quiet=quiet))
         if reports:
             tell(judged.folder)
         if not quiet and judged.verdict.verdict != "held":
@@ -179,7 +184,7 @@ def _parts(
         seed=request.seed,
         workers=default_workers(len(request.races)),
     )
-    done = carry_out(wanted, request.pg, folder, quiet=quiet)
+    done = carry_out(wanted, request.pg, out, quiet=quiet)
     if reports:
         tell(done.folder)
     if not quiet and done.exploration.verdict != "held":

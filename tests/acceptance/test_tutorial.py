@@ -9,8 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import noxfile
 import pytest
+
+import noxfile
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 INSTALL = "python3 -m pip install nox"
