@@ -13,9 +13,6 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 home=$(mktemp -d /tmp/fresh-XXXXXX)
 trap 'rm -rf "$home"' EXIT
 git -c safe.directory="$root" clone --quiet --no-hardlinks "file://$root" "$home/pgreferee"
-# An environment stands for the `externally-managed-environment` of many systems, as the README says.
-python3 -m venv "$home/.venv"
-
 as=()
 if [ "$(id -u)" = 0 ]; then
   chown -R nobody: "$home"
@@ -35,12 +32,18 @@ if [ -r "$config" ]; then
   install -D -m 644 "$config" "$home/.config/pip/pip.conf"
   [ "$(id -u)" != 0 ] || chown -R nobody: "$home/.config"
 fi
+# A Python that this user may run: the first on our own PATH may be in a home that is closed to others.
+python=$(command -v python3)
+"${as[@]}" "$python" -c "" 2>/dev/null || python=/usr/bin/python3
+
 fresh() {
   (cd "$home/pgreferee" && "${as[@]}" env -i "${keep[@]}" \
     HOME="$home" PATH="$home/.venv/bin:/usr/local/bin:/usr/bin:/bin" LANG=C.UTF-8 \
     bash -c "$1" </dev/null)
 }
 
+# The README's answer to `externally-managed-environment`, which many systems give.
+fresh "$python -m venv \"\$HOME/.venv\""
 began=$SECONDS
 fresh "${commands[0]}"
 echo "fresh: '${commands[0]}' worked after $((SECONDS - began)) s" >&2
