@@ -5,6 +5,7 @@
     situations  a statement answers, leaves, waits for or holds what it should not (`stress.situations`)
     plans       a statement's plan has another shape
     script      a script for a mutant of the same statement breaks an invariant
+    kept        a plan that a session keeps from when there was next to nothing has another shape
     model       a machine's model foresees another answer or another row
     explore     a race that sends the statement breaks an invariant
 
@@ -46,7 +47,7 @@ from stress.scripts import taking
 from stress.situations import by_statement
 from stress.situations.site import Site
 
-Stage = Literal["load", "refusals", "situations", "plans", "script", "model", "explore"]
+Stage = Literal["load", "refusals", "situations", "plans", "script", "kept", "model", "explore"]
 Outcome = Literal["caught", "survived", "unknown"]
 
 FUZZ: Final = Profile(seconds=60, round_examples=50, example_steps=30)
@@ -317,15 +318,24 @@ def _plans(ground: Ground, variant: Variant) -> Look:
     yield len(cases)
 
 
+def _kept(ground: Ground, variant: Variant) -> Look:
+    if variant.mutant.schema:
+        return
+    for violation in ground.bench.kept(variant.mutant):
+        yield str(violation)[:300]
+    yield 1
+
+
 STAGES: Final[dict[Stage, Callable[[Ground, Variant], Look]]] = {
     "load": _load,
     "refusals": _refusals,
     "situations": _situations,
     "plans": _plans,
     "script": _script,
+    "kept": _kept,
     "model": _model,
     "explore": _explore,
 }
-# That draw nothing and take about a second. What is explained as redundant meets these alone: for the rest its reason
+# That draw nothing and take seconds. What is explained as redundant meets these alone: for the rest its reason
 # stands.
-QUICK: Final[tuple[Stage, ...]] = ("load", "refusals", "situations", "plans", "script")
+QUICK: Final[tuple[Stage, ...]] = ("load", "refusals", "situations", "plans", "script", "kept")
