@@ -96,12 +96,13 @@ def compared(matrix: Matrix, how: str) -> str:
 
 
 def _compared(matrix: Matrix, how: str) -> Iterator[str]:
+    steps = ", ".join(f"{word} ({name})" for name, word in STEPS.items())
     yield "# The instruments compared\n"
     yield (
         "What `nox -s mutants -- --full` found; written by it, do not edit. Every instrument is asked about every "
         f"mutant by itself, one that draws over {FULL_SEEDS} seeds. A cell has the seconds and the steps to the first "
         "catch, the slowest seed's; or how many seeds caught it; or `held`, with the steps that were in vain. `apart`: "
-        f"it has nothing to show the mutant to. Steps are {', '.join(f'{word} ({name})' for name, word in STEPS.items())}.\n"
+        f"it has nothing to show the mutant to. Steps are {steps}.\n"
     )
     yield f"{how}\n"
     catches = {

@@ -88,6 +88,15 @@ class Ground:
     server: Server
     stack: ExitStack
     patience: Patience = field(default_factory=Patience)
+    _sound: set[tuple[Stage, str]] = field(default_factory=set)
+
+    def is_known(self, stage: Stage, item: str, variant: Variant) -> bool:
+        """Whether that machine, race or script has met the sound engine here, and the variant is nothing else."""
+        if variant.kind != "nothing":
+            return False
+        known = (stage, item) in self._sound
+        self._sound.add((stage, item))
+        return known
 
     @cached_property
     def bench(self) -> Bench:
@@ -230,6 +239,8 @@ def _model(ground: Ground, variant: Variant) -> Look:
     # An index that is not unique, as every one that has come here is, changes no answer.
     machines = () if variant.kind == "index" else machines_of(mutant)
     for machine in machines:
+        if ground.is_known("model", machine, variant):
+            continue
         rounds = ground.patience.rounds
         catalogue = mutant.apply(Catalogue.load())
         if machine in MACHINES and not mutant.alterations():
@@ -253,7 +264,7 @@ def _model(ground: Ground, variant: Variant) -> Look:
 
 def _explore(ground: Ground, variant: Variant) -> Look:
     mutant = variant.mutant
-    names = races_of(ground, mutant)
+    names = [name for name in races_of(ground, mutant) if not ground.is_known("explore", name, variant)]
     if not names:
         return
     with ExitStack() as stack:
@@ -283,6 +294,8 @@ def races_of(ground: Ground, mutant: Mutant) -> Sequence[str]:
 
 def _script(ground: Ground, variant: Variant) -> Look:
     for name in scripts_of(variant):
+        if ground.is_known("script", name, variant):
+            continue
         seen = ground.bench.script(variant.mutant, name)
         if seen.verdict == "violated":
             yield f"{name}: {', '.join(seen.violated) or '; '.join(seen.evidence)}"[:300]
