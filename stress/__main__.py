@@ -15,7 +15,7 @@ from engine.postgres import signals_stop
 from invariants.folder import JUDGE_LIMIT_S
 from invariants.mutants import REGISTRY
 from results.runs import runs_folder
-from stress.config import SUBJECTS, checked
+from stress.config import SUBJECTS, UI_PORT, checked
 from stress.display import Display
 from stress.faults import FAULTS
 from stress.figures import figures_command
@@ -75,6 +75,15 @@ def stress() -> None:
 @click.option(
     "--until-violated", is_flag=True, help="End the load with the first violation, --seconds at the latest."
 )
+@click.option(
+    "--ui",
+    type=int,
+    is_flag=False,
+    flag_value=UI_PORT,
+    default=None,
+    metavar="[PORT]",
+    help=f"Locust's page on 127.0.0.1 while the load lasts, with the invariants beside it; {UI_PORT} by default.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -95,6 +104,7 @@ def run_command(
     resume: Path | None,
     judge_seconds: float,
     until_violated: bool,
+    ui: int | None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -108,9 +118,12 @@ def run_command(
         nox -s stress -- --mutant outcome-unguarded         watch a broken engine being caught
         nox -s stress -- --profile soak --minutes 30        everything, at random, for half an hour
         nox -s stress -- --mutant insert-many-unordered --seconds 60 --until-violated
+        nox -s stress -- --seconds 300 --ui                 watch it on http://127.0.0.1:8089
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
+    if ui is not None and (profile == "soak" or resume is not None):
+        raise UsageError("--ui is for one run; a soak starts a swarm for each of its rounds")
     if profile == "soak" or resume is not None:
         sys.exit(
             soak_command(
@@ -142,6 +155,7 @@ def run_command(
         mutant=mutant,
         judge_seconds=judge_seconds,
         until_violated=until_violated,
+        ui=ui,
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
     from results.report.making import tell

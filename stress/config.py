@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ SUBJECTS = ("reference",)
 MAX_NODES = 64
 MAX_SERVERS = 8
 MAX_SECONDS = 24 * 3600.0
+MIN_PORT, MAX_PORT = 1024, 65_535
+# Locust's own.
+UI_PORT = 8089
 
 # A run's leases are short, so that a fault that outlasts them fits many times into a short run.
 LEASE_TTL_MS = 1_500.0
@@ -39,7 +43,8 @@ class RunConfig:
     """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
     the order in which they were given, without repetition; `left_out` says in a sentence each which of `all` this run
     cannot have. `retention_ms`: no node keeps what has ended for longer; None: as the scenario says. `judge_seconds`:
-    how long judging may take. `until_violated`: the load ends with the first violation."""
+    how long judging may take. `until_violated`: the load ends with the first violation. `ui`: the port of
+    Locust's page, None for none."""
 
     sources: tuple[Source, ...]
     seconds: float
@@ -49,6 +54,7 @@ class RunConfig:
     scenario: str
     subject: str
     mutant: str | None
+    ui: int | None = None
     left_out: tuple[str, ...] = ()
     retention_ms: float | None = None
     judge_seconds: float = JUDGE_LIMIT_S
@@ -90,6 +96,7 @@ def checked(
     mutant: str | None,
     judge_seconds: float = JUDGE_LIMIT_S,
     until_violated: bool = False,
+    ui: int | None = None,
 ) -> RunConfig:
     """A `RunConfig`. Raises UsageError with one sentence that says what is possible instead."""
     if not 1 <= seconds <= MAX_SECONDS:
@@ -118,7 +125,22 @@ def checked(
         left_out=left_out,
         judge_seconds=judge_seconds,
         until_violated=until_violated,
+        ui=None if ui is None else _free(ui),
     )
+
+
+def _free(port: int) -> int:
+    """Raises UsageError for a port that no page can have."""
+    if not MIN_PORT <= port <= MAX_PORT:
+        raise UsageError(f"--ui must be a port from {MIN_PORT} to {MAX_PORT}, not {port}")
+    with socket.socket() as probe:
+        # As the page's server does: what was closed a moment ago does not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise UsageError(f"port {port} is taken; `--ui` with another puts the page elsewhere") from None
+    return port
 
 
 def _faults(

@@ -78,6 +78,10 @@ class Child:
         """Tell a node to end in order. Unlike SIGTERM this may come before the process knows what to do about it."""
         self._tell(END_BYTE)
 
+    def tell(self, line: msgspec.Struct) -> None:
+        """A line of JSON for a child that reads more than orders."""
+        self._tell(msgspec.json.encode(line) + b"\n")
+
     def _tell(self, byte: bytes) -> None:
         try:
             self._input.write(byte)
