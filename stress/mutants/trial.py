@@ -349,6 +349,6 @@ STAGES: Final[dict[Stage, Callable[[Ground, Variant], Look]]] = {
     "model": _model,
     "explore": _explore,
 }
-# That draw nothing and take seconds. What is explained as redundant meets these alone: for the rest its reason
+# That draw nothing and take a few seconds. What is explained as redundant meets these alone: for the rest its reason
 # stands.
-QUICK: Final[tuple[Stage, ...]] = ("load", "refusals", "situations", "plans", "script", "kept")
+QUICK: Final[tuple[Stage, ...]] = ("load", "refusals", "situations", "plans", "kept")
