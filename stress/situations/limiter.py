@@ -223,6 +223,14 @@ ADMIT: Final = (
     ),
     Situation(
         statement="limiter/admit",
+        says="a shard that another has changed is passed over too",
+        given=(*LIMITS, gate("g:1", 0, 1), gate("g:1", 1, 1), gated(1, "g:1"), gated(2, "g:1")),
+        holding=(f"UPDATE {BUCKETS} SET available = 2 WHERE key = 'g:1' AND shard = 0",),
+        arguments=asked(1, 2),
+        answer=[(1, True, 1, None), (2, False, None, None)],
+    ),
+    Situation(
+        statement="limiter/admit",
         says="a cold key that another is making is denied, another cold key is not",
         given=(*LIMITS, gated(1, "g:1"), gated(2, "g:2")),
         holding=(COLD,),
