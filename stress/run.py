@@ -58,7 +58,7 @@ from stress.judgement import (
 from stress.opening import open_run
 from stress.recording import DEADLOCKS, Recording
 from stress.scenarios import SCENARIOS, Scenario
-from stress.subjects import Subject
+from stress.subjects.subject import Subject
 from stress.swarm.configs import Live
 from stress.swarm.herd import migrate_at_once
 from stress.swarm.mutation import catalogue_for
