@@ -12,11 +12,14 @@ from engine.store.shards import (
     MAX_SHARDS,
     addressed,
     check_count,
+    gathered,
+    grouped,
     oldest,
     page_of,
     shard_of,
     shared_out,
     ticket,
+    ticketed,
 )
 
 
@@ -47,6 +50,22 @@ def test_a_ticket_names_its_shard_and_seq_whatever_their_number() -> None:
 def test_a_number_of_shards_that_there_cannot_be_is_refused(count: int) -> None:
     with pytest.raises(ValueError, match=str(count)):
         check_count(count)
+
+
+def test_a_batch_is_divided_by_shard_and_its_answers_put_together_again() -> None:
+    groups = grouped([2, 0, 2, 1])
+    assert groups == {2: [0, 2], 0: [1], 1: [3]}
+    assert gathered(groups.values(), [("a", "c"), ("b",), ("d",)]) == ["a", "b", "c", "d"]
+    outcomes: list[tuple[str, ...] | BaseException] = [("a", "c"), KeyError("lost"), ("d",)]
+    with pytest.raises(KeyError, match="lost"):
+        gathered(groups.values(), outcomes)
+    for answers in ([("a",), ("b",), ("d",)], [("a", "c"), ("b",)]):
+        with pytest.raises(ValueError, match="shorter"):
+            gathered(groups.values(), answers)
+
+
+def test_rows_of_a_shard_come_by_ticket() -> None:
+    assert ticketed(2, [(5, "x"), (6, "y", 7)]) == [(ticket(2, 5), "x"), (ticket(2, 6), "y", 7)]
 
 
 def test_a_backlog_of_one_shard_does_not_hide_another() -> None:

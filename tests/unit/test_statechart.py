@@ -378,6 +378,13 @@ def test_a_state_that_a_new_version_of_the_chart_lacks_is_not_gone_back_to() -> 
     assert step(CHART, execution, event("back"), NOW).execution.status == "RUNNING"
 
 
+def test_what_neither_runs_nor_has_ended_is_offered_no_event() -> None:
+    for execution in (after().execution, after().execution):
+        execution.status = "SUSPENDED"
+        taken = step(CHART, execution, event("go"), NOW)
+        assert (taken.execution, taken.emits, taken.timers) == (execution, [], [])
+
+
 def test_a_cancel_ends_it_and_disarms_its_timers() -> None:
     cancelled = after("go", CANCEL)
     assert (cancelled.execution.status, cancelled.execution.outcome) == ("CANCELLED", "cancelled")
@@ -418,6 +425,13 @@ def test_a_chart_knows_whose_each_of_its_states_is() -> None:
     assert chart.definition_id == "other-name"
     assert [chart.region_of(f"order{path}") for path in ("", "/cart", "/work/one", "/split")] == ["order"] * 4
     assert chart.region_of("order/split/left") == chart.region_of("order/split/left/a") == "order/split/left"
+    assert chart.runs("order", None)
+    assert chart.runs("order", "order/work/one")
+    assert chart.runs("order/split/left", "order/split/left/a")
+    assert not chart.runs("order", "order/split/left/a")
+    assert not chart.runs("order/split/left", "order/cart")
+    assert not chart.runs("order", "order/gone")
+    assert not chart.runs("order/cart", None)
     once = State("r", initial="a", states=(State("a", after=Go("../a", delay_s=0.0)),))
     assert Chart("r", once)["r/a"].after == Go("../a", delay_s=0.0)
 
