@@ -74,7 +74,7 @@ class Bench:
     stack: ExitStack
     budget: Budget = field(default_factory=Budget)
     _plans: tuple[str, Capture] | None = None
-    _kept: frozenset[tuple[str, str]] | None = None
+    _kept: dict[tuple[str, ...], set[tuple[str, str]]] = field(default_factory=dict)
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -98,11 +98,17 @@ class Bench:
     def kept(self, mutant: Mutant) -> list[shapes.Violation]:
         """The shapes that the mutant's statements break, and the sound ones do not, under plans that a session has kept
         from when there was next to nothing (`results.plans.kept`)."""
-        if self._kept is None:
-            self._kept = frozenset((one.label, one.rule) for one in self._kept_broken(CASES, None))
         named = statements_of(mutant)
-        broken = self._kept_broken([case for case in CASES if case.statement in named], mutant)
-        return [one for one in broken if (one.label, one.rule) not in self._kept]
+        cases = [case for case in CASES if case.statement in named]
+        labels = tuple(case.label for case in cases)
+        if labels not in self._kept:
+            self._kept[labels] = {(one.label, one.rule) for one in self._kept_broken(cases, None)}
+        # Not its buffers: each is run once, and they hold what earlier runs have left behind.
+        return [
+            one
+            for one in self._kept_broken(cases, mutant)
+            if one.rule != "pages" and (one.label, one.rule) not in self._kept[labels]
+        ]
 
     def _kept_broken(self, cases: Sequence[Case], mutant: Mutant | None) -> list[shapes.Violation]:
         _, sound = self.plans()
