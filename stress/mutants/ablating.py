@@ -139,8 +139,10 @@ def variants_of(pg: str, *, control: bool) -> list[Variant]:
 
 
 def settled(variants: Sequence[Variant], earlier: Path, anew: Sequence[str]) -> dict[str, Trial]:
-    """By variant, an earlier run's trials that need no other: of the same text, and caught, or explained. `anew`: not of
-    these places. Raises UsageError where the file is no run's `ablation.json`."""
+    """By variant, an earlier run's trials that need no other: of the same text, and caught, or explained.
+
+    `anew`: not of these places. Raises UsageError where the file is no run's `ablation.json`.
+    """
     try:
         trials = msgspec.convert(msgspec.json.decode(earlier.read_bytes())["trials"], list[Trial])
     except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
