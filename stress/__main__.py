@@ -164,6 +164,8 @@ def run_command(
             raise UsageError(f"{subject} has an environment of its own: leave --python out")
         python = python_of(subject)
     if is_own(subject) or subject in PEERS:
+        if ui is not None:
+            raise UsageError("--ui is for the reference engine, whose clients are Locust's: leave it out")
         if until_violated:
             raise UsageError(
                 "--until-violated is for the reference engine: others are judged when a run is over"
