@@ -27,6 +27,7 @@ from stress.subjects.asked import checked_own
 from stress.subjects.loading import is_own
 from stress.subjects.peers import PEERS
 from stress.subjects.peers.environments import python_of
+from stress.subjects.timing_command import time_command
 
 
 @click.group(cls=FrontDoor)
@@ -249,6 +250,7 @@ stress.add_command(ablate_command)
 stress.add_command(replay_command)
 stress.add_command(figures_command)
 stress.add_command(fuzz_command, "fuzz")
+stress.add_command(time_command)
 
 
 if __name__ == "__main__":
