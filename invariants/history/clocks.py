@@ -3,16 +3,16 @@
 While a run goes on, the harness asks each host again and again what its monotonic clock says, and notes its own before
 it asks (`sent`) and after it was told (`received`). From these samples:
 
-1. A host's clock said `there` at some moment between `sent` and `received` of the harness's clock. Nothing is assumed of
-   the ways there and back: the offset lies between `sent - there` and `received - there`.
+1. A host's clock said `there` at some moment between `sent` and `received` of the harness's clock. Nothing is assumed
+   of the ways there and back: the offset lies between `sent - there` and `received - there`.
 2. Two clocks run at rates that differ by at most `MOST_DRIFT`. So a sample bounds the offset at other times as well, by
    so much more for each nanosecond in between, and what holds at a moment is what all samples leave of it.
 3. An operation is placed by those bounds, outwards: its start at the earliest moment that it may have begun, its end at
    the latest at which it may have been answered. Whoever concludes from "this ended before that began" is right then,
    whatever the clocks did; what the error leaves open looks as if both had been under way at once, and nothing is
    concluded. `Operation.error_ns` is the width of the bounds, for whoever needs the latest start.
-4. Samples that leave nothing contradict each other: a clock was set, a machine was suspended, or one ran faster than any
-   may. Such a host has no place on the time line, and its histories keep a clock of their own.
+4. Samples that leave nothing contradict each other: a clock was set, a machine was suspended, or one ran faster than
+   any may. Such a host has no place on the time line, and its histories keep a clock of their own.
 5. Where host and harness name one machine and every answer lies between its question and its receipt, they read one
    clock, and nothing is moved.
 

@@ -140,7 +140,7 @@ def test_a_copy_of_the_harness_s_machine_is_moved_though_it_has_its_name(tmp_pat
 def test_an_order_within_the_error_of_a_clock_is_held_against_nobody(
     apart_ms: float, found: int, tmp_path: Path
 ) -> None:
-    """A row that has ended on one host is claimed on another so much later by its clock, which is off by at most 1 ms."""
+    """A row that has ended on one host is claimed on another so much later by its clock, known to 1 ms."""
     there, begin = clock(HOUR, 0.0), 510 * MS + round(apart_ms * MS)
     place(tmp_path, asked(there, [(at * 100 * MS, MS, MS) for at in range(11)]))
     row = {"queue": "default", "batch": 1}
