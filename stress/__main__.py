@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -19,6 +20,7 @@ from stress.config import SUBJECTS, checked
 from stress.display import Display
 from stress.faults import FAULTS
 from stress.figures import figures_command
+from stress.hosts.command import checked_hosts, host_options, token_of_master, work
 from stress.mutants.command import ablate_command, mutants_command
 from stress.scenarios import SCENARIOS
 from stress.schedules.commands import explore_command, fuzz_command, replay_command
@@ -81,7 +83,11 @@ def stress() -> None:
 @click.option(
     "--report/--no-report", "reports", default=True, help="Make the run's report.html; the default."
 )
+@host_options
+@click.pass_context
 def run_command(
+    context: click.Context,
+    /,
     pg: tuple[str, ...],
     seconds: float,
     nodes: int,
@@ -99,6 +105,9 @@ def run_command(
     as_json: bool,
     quiet: bool,
     reports: bool,
+    token_file: Path | None,
+    worker: str | None,
+    **_: Any,
 ) -> None:
     """Race nodes on a real Postgres under faults, and judge what was committed.
 
@@ -109,9 +118,22 @@ def run_command(
         nox -s stress -- --profile soak --minutes 30        everything, at random, for half an hour
         nox -s stress -- --mutant insert-many-unordered --seconds 60 --until-violated
 
+    \b
+    On several hosts (docs/hosts.md), one command on the first and one on each other:
+        nox -s stress -- --master --bind 10.0.0.5 --workers 2 --nodes 8 --seconds 120
+        PGREFEREE_TOKEN=... nox -s stress -- --worker 10.0.0.5
+    The same with a Postgres elsewhere, which all of them reach:
+        nox -s stress -- --master --bind 10.0.0.5 --workers 2 --pg "dsn:$PGREFEREE_DSN"
+
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
+    if worker is not None:
+        with signals_stop():
+            sys.exit(work(context))
+    hosts = checked_hosts(context)
     if profile == "soak" or resume is not None:
+        if hosts is not None:
+            raise UsageError("a soak runs on one host: leave out --master")
         sys.exit(
             soak_command(
                 pg=pg,
@@ -142,13 +164,15 @@ def run_command(
         mutant=mutant,
         judge_seconds=judge_seconds,
         until_violated=until_violated,
+        hosts=hosts,
     )
+    token = None if hosts is None else token_of_master(token_file, hosts, quiet=quiet)
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
     from stress.run import run
     from stress.summary import print_summary, tell
 
     with signals_stop():
-        judged = run(config, out or runs_folder(), Display(quiet=quiet))
+        judged = run(config, out or runs_folder(), Display(quiet=quiet), token)
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(judged.verdict) + b"\n")
     elif not quiet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,12 +16,14 @@ from stress.faults import FAULTS, FaultKind
 from stress.faults.plan import FAILOVERS
 from stress.scenarios import SCENARIOS
 from stress.subjects import Subject
+from stress.swarm.child import LOOPBACK
 
 SUBJECTS = ("reference",)
 
 MAX_NODES = 64
 MAX_SERVERS = 8
 MAX_SECONDS = 24 * 3600.0
+MAX_JOIN_S = 3600.0
 
 # A run's leases are short, so that a fault that outlasts them fits many times into a short run.
 LEASE_TTL_MS = 1_500.0
@@ -33,13 +36,39 @@ MAX_DELAY_MS = 4.0
 DRAIN_TIMEOUT_MS = 5_000.0
 LOCUST_WORKERS = 2
 
+DEFAULT_PORT = 5670
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """A run on several hosts: how many workers there are, and where the master listens for them. Locust's own master
+    listens on the next port. `join_seconds`: how long it waits for them."""
+
+    workers: int
+    bind: str = LOOPBACK
+    port: int = DEFAULT_PORT
+    join_seconds: float = 60.0
+
+    @property
+    def locust_port(self) -> int:
+        """Of Locust's own protocol."""
+        return self.port + 1
+
+    def command(self) -> str:
+        """The part of the command line that asks for it."""
+        words = [f"--master --workers {self.workers}"]
+        words += [f"--bind {self.bind}"] if self.bind != LOOPBACK else []
+        words += [f"--port {self.port}"] if self.port != DEFAULT_PORT else []
+        return " ".join(words)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
     the order in which they were given, without repetition; `left_out` says in a sentence each which of `all` this run
     cannot have. `retention_ms`: no node keeps what has ended for longer; None: as the scenario says. `judge_seconds`:
-    how long judging may take. `until_violated`: the load ends with the first violation."""
+    how long judging may take. `until_violated`: the load ends with the first violation. `hosts`: those that nodes and
+    clients run on; None: this machine."""
 
     sources: tuple[Source, ...]
     seconds: float
@@ -53,6 +82,12 @@ class RunConfig:
     retention_ms: float | None = None
     judge_seconds: float = JUDGE_LIMIT_S
     until_violated: bool = False
+    hosts: Hosts | None = None
+
+    @property
+    def client_processes(self) -> int:
+        """How many Locust workers there are: one on each host at least."""
+        return LOCUST_WORKERS if self.hosts is None else max(LOCUST_WORKERS, self.hosts.workers)
 
     def command(self) -> str:
         """The command line that asks for the same again."""
@@ -68,6 +103,8 @@ class RunConfig:
             words.append(f"--mutant {self.mutant}")
         if self.until_violated:
             words.append("--until-violated")
+        if self.hosts is not None:
+            words.append(self.hosts.command())
         return "nox -s stress -- " + " ".join(words)
 
 
@@ -90,6 +127,7 @@ def checked(
     mutant: str | None,
     judge_seconds: float = JUDGE_LIMIT_S,
     until_violated: bool = False,
+    hosts: Hosts | None = None,
 ) -> RunConfig:
     """A `RunConfig`. Raises UsageError with one sentence that says what is possible instead."""
     if not 1 <= seconds <= MAX_SECONDS:
@@ -105,6 +143,8 @@ def checked(
             f"scenario {scenario!r} runs on one server; --pg may be given several times for: {', '.join(able)}"
         )
     sources = tuple(parse_pg(each) for each in pg)
+    if hosts is not None:
+        _check_hosts(hosts, nodes, sources)
     names, left_out = _faults(faults, sources, SCENARIOS[scenario].subject)
     return RunConfig(
         sources=sources,
@@ -118,7 +158,29 @@ def checked(
         left_out=left_out,
         judge_seconds=judge_seconds,
         until_violated=until_violated,
+        hosts=hosts,
     )
+
+
+def _check_hosts(hosts: Hosts, nodes: int, sources: Sequence[Source]) -> None:
+    if not 1 <= hosts.workers <= nodes:
+        raise UsageError(
+            f"--workers must be 1 to {nodes}, as many as there are --nodes: each worker runs one at least"
+        )
+    if not 1 <= hosts.port < 65_535:
+        raise UsageError(f"--port must be 1 to 65534, not {hosts.port}: the next one is used as well")
+    if not 1 <= hosts.join_seconds <= MAX_JOIN_S:
+        raise UsageError(f"--join-seconds must be 1 to {MAX_JOIN_S:.0f}, not {hosts.join_seconds:g}")
+    try:
+        ipaddress.IPv4Address(hosts.bind)
+    except ValueError:
+        raise UsageError(
+            f"--bind must be an IPv4 address of this machine, as 10.0.0.5, or 0.0.0.0 for all; not {hosts.bind!r}"
+        ) from None
+    if any(source.kind == "container" for source in sources):
+        raise UsageError(
+            "a server in a container of this machine cannot be reached from others: use another --pg with --master"
+        )
 
 
 def _faults(

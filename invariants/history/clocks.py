@@ -160,6 +160,20 @@ def _line(host: HostClock) -> TimeLine | None:
         return None
 
 
+def errors_ms(clocks: Clocks | None) -> dict[str, dict[str, float] | None]:
+    """By host, what was added to its clock and how far that may be wrong; None for one that has no place."""
+    found: dict[str, dict[str, float] | None] = {}
+    for name, host in {} if clocks is None else clocks.hosts.items():
+        assert clocks is not None
+        if reads_one_clock(clocks, host):
+            found[name] = {"offset_ms": 0.0, "error_ms": 0.0}
+        elif (line := _line(host)) is None:
+            found[name] = None
+        else:
+            found[name] = {"offset_ms": round(line.offset_ms, 3), "error_ms": round(line.error_ms, 3)}
+    return found
+
+
 def read_clocks(folder: Path) -> Clocks | None:
     """Of a run's folder; None where all was on one machine. Raises msgspec.DecodeError."""
     path = folder / CLOCKS_FILE

@@ -76,7 +76,7 @@ class Clock(msgspec.Struct, frozen=True, array_like=True):
 
 
 def machine_name() -> str:
-    """Names the boot of this machine, which its monotonic clock counts from, and its namespace where that is set off."""
+    """Names the boot of this machine, which its monotonic clock counts from, and the namespace that sets it off."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -34,7 +34,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A Locust worker: its users' connections, seed and histories. `number` tells workers apart."""
+    """A Locust worker: its users' connections, seed and histories. `number` tells workers apart. `token`: what the
+    master asks for."""
 
     dsns: tuple[str, ...]
     number: int
@@ -42,13 +43,17 @@ class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str
     mutant: str | None
     history: str
+    master_host: str
     master_port: int
+    token: str | None = None
 
 
 class LocustMasterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The Locust master. It listens on loopback only and waits for `workers` workers."""
+    """The Locust master. It listens at `bind` and waits for `workers` workers; they need the token, if there is one."""
 
+    bind: str
     port: int
+    token: str | None
     workers: int
     users: int
     scenario: str
