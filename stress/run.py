@@ -42,7 +42,7 @@ from stress.display import Display, Snapshot
 from stress.faults import FAULTS, PlannedFault, plan_faults
 from stress.faults.acts import ACTS
 from stress.faults.ground import Fault, FaultStuck, Ground
-from stress.faults.plan import FAILOVERS, NODE, SERVER, is_left_out
+from stress.faults.plan import FAILOVERS, NODE, SERVER, SETTLE_S, is_left_out
 from stress.faults.proxy import Waysides
 from stress.faults.ways import client_names, proxies_for, ways
 from stress.hosts.master import HostLost, Master, NotAllCame
@@ -108,6 +108,8 @@ class Run:
     active: list[Active] = field(default_factory=list)
     fired: Counter[str] = field(default_factory=Counter)
     phase: str = "start"
+    # When the latest fault that was to be alone has settled.
+    settled_at: float = 0.0
     each_tick: Callable[[], None] = lambda: None
     load_began: float = 0.0
     load_seconds: float = 0.0
@@ -249,6 +251,9 @@ class Run:
             elif self._has_room(planned):
                 self.planned.remove(planned)
                 self._inject(planned)
+            elif planned.alone:
+                # What is due after it would take its room.
+                return
 
     def _roll(self) -> None:
         if not self.ground.down:
@@ -263,7 +268,10 @@ class Run:
         return servers + [active for active in self.active if active not in servers]
 
     def _has_room(self, planned: PlannedFault) -> bool:
-        """A fault waits while one that began late is where the plan has it no longer."""
+        """A fault waits while one that began late is where the plan has it no longer, or wants to be alone."""
+        alone = any(active.planned.alone for active in self.active) or (planned.alone and self.active)
+        if alone or time.monotonic() < self.settled_at:
+            return False
         site = FAULTS[planned.name].site
         if site != NODE:
             return all(FAULTS[active.planned.name].site != site for active in self.active)
@@ -281,6 +289,8 @@ class Run:
     def _heal(self, active: Active) -> None:
         active.fault.heal()
         self.active.remove(active)
+        if active.planned.alone:
+            self.settled_at = time.monotonic() + SETTLE_S
         self.recording.healed(active.token, active.fault.did)
         if FAULTS[active.planned.name].site == SERVER:
             # It does not know yet that its server is another process now.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from engine.errors import UsageError
 from invariants.render import print_exercises, print_report, print_verdict
-from stress.effects import by_fault, recovered, told_orphans
+from stress.effects import Back, by_fault, recovered, told_orphans
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
 from stress.scenarios import SCENARIOS, Scenario
 
@@ -65,8 +64,12 @@ def print_summary(judged: Judged) -> None:
         console.print(_faults_table(judged))
         said = ", ".join(f"{count:,} {name}" for name, count in verdict.effects.items())
         console.print(f"under faults: {said or 'nothing to see'}", soft_wrap=True)
-        if not any(seen for seen, _ in recovered(verdict.faults).values()):
-            console.print("throughput back: not seen for any fault, each had another, or the end, in its way")
+        if not any(back.times_ms for back in recovered(verdict.faults).values()):
+            console.print(
+                "throughput back: not seen for any fault, each had another, or the end, in its way; a longer load has "
+                "time for faults by themselves",
+                soft_wrap=True,
+            )
         if (orphans := told_orphans(verdict.faults, verdict.recovery_bounds)) is not None:
             console.print(orphans, soft_wrap=True)
     print_exercises(console, judged.report.exercised)
@@ -101,14 +104,15 @@ def _faults_table(judged: Judged) -> Table:
     table.add_column("fault")
     table.add_column("fired", justify="right")
     times = recovered(judged.verdict.faults)
-    if any_seen := any(seen for seen, _ in times.values()):
+    if any_seen := any(back.times_ms for back in times.values()):
         table.add_column("throughput back", justify="right")
+        table.add_column("implied", justify="right")
     table.add_column("what it did")
     for name, (fired, did) in sorted(by_fault(judged.verdict.faults).items()):
         table.add_row(
             name,
             f"{fired:,}",
-            *([_back(*times[name])] if any_seen else []),
+            *(_back(times[name]) if any_seen else ()),
             ", ".join(f"{count:,} {what}" for what, count in sorted(did.items())),
         )
     return table
@@ -134,12 +138,14 @@ def _waits_table(judged: Judged, kinds: list[str]) -> Table:
     return table
 
 
-def _back(times: Sequence[float], unseen: int) -> str:
-    """The median, and how many it is the median of."""
-    if not times:
-        return "not seen"
-    middle = median(times) / 1000
-    return f"{middle:.1f} s" + (f" ({len(times)} of {len(times) + unseen})" if unseen else "")
+def _back(back: Back) -> tuple[str, str]:
+    """The median and how many it is the median of, and what lease and sweeps imply for these."""
+    if not back.times_ms:
+        return "not seen", ""
+    seen = len(back.times_ms)
+    of = f" ({seen} of {seen + back.unseen})" if back.unseen else ""
+    implied = f"{median(back.bounds_ms) / 1000:.1f} s" if back.bounds_ms else ""
+    return f"{median(back.times_ms) / 1000:.1f} s{of}", implied
 
 
 def _latency_table(judged: Judged) -> Table:

@@ -109,8 +109,8 @@ def work(context: click.Context) -> int:
             click.echo(sentence, err=True)
 
     word, started = serve(host, port, token, asked["join_seconds"], say)
-    ran = " and ".join(f"{count} {what}" for what, count in sorted(started.items())) or "nothing"
-    say(f"the run is over: {word}; {ran} ran here")
+    ran = ", ".join(f"{what} {count}" for what, count in sorted(started.items())) or "nothing"
+    say(f"the run is over: {word}; started here: {ran}")
     return 0
 
 
