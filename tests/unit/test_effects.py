@@ -73,10 +73,8 @@ def recovery(name: str, throughput_ms: float | None = None, **orphans: Any) -> d
         "orphans": 0, "taken_back_ms": None, "run_again_ms": None, "taken_back_late": 0, "run_again_late": 0,
         "still_waiting": 0,
     }  # fmt: skip
-    return {
-        "fault": name,
-        "recovery": {"throughput_ms": throughput_ms, "throughput_bound_ms": 2_900.0, **none, **orphans},
-    }
+    throughput = {"throughput_ms": throughput_ms, "throughput_bound_ms": 2_900.0}
+    return {"fault": name, "recovery": {**throughput, **none, **orphans}}
 
 
 def test_times_to_recover_are_gathered_by_kind_beside_how_many_were_not_seen() -> None:
