@@ -1,8 +1,9 @@
 """The master's end: workers join, and are hosts of a swarm from then on.
 
 1. Workers may join until all have come (`gather`); who comes later is refused, for a run is planned for its hosts.
-2. A host that leaves, or says nothing for `LOST_S`, or does not do what it was asked within `CALL_S`, is lost, and with
-   it the run: what its processes did last nobody knows. Nothing waits for a lost host.
+2. A host that leaves, or says nothing for `LOST_S`, or for `GONE_S` after a connection was closed, or does not do what
+   it was asked within `CALL_S`, is lost, and with it the run: what its processes did last nobody knows. Nothing waits
+   for a lost host.
 3. What a worker sends of a file goes to the run's folder under the same name, piece after piece. A piece that is
    missing makes its host lost.
 
@@ -64,6 +65,7 @@ T = TypeVar("T")
 
 PING_EVERY_S: Final = 0.25
 LOST_S: Final = 20.0
+GONE_S: Final = 5.0
 CALL_S: Final = 30.0
 # Of a run that ended early, the last word of its hosts.
 LAST_CALL_S: Final = 10.0
@@ -235,6 +237,7 @@ class Master:
         self._thread = threading.Thread(target=self._loop.run_forever, name="hosts", daemon=True)
         self._tasks: list[asyncio.Future[None]] = []
         self._broken: BaseException | None = None
+        self._closed_at = 0.0
 
     def __enter__(self) -> Master:
         self._thread.start()
@@ -327,12 +330,14 @@ class Master:
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = LINGER_MS
         self._key.guard_server(self._socket)
+        monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         try:
             self._socket.bind(f"tcp://{self._bind}:{self._port}")
         except zmq.ZMQError:
             self._context.destroy(linger=0)
             raise
-        self._tasks = [asyncio.ensure_future(self._hear()), asyncio.ensure_future(self._ask_the_time())]
+        works = (self._hear(), self._ask_the_time(), self._watch(monitor))
+        self._tasks = [asyncio.ensure_future(work) for work in works]
         for task in self._tasks:
             task.add_done_callback(self._note_broken)
 
@@ -344,6 +349,7 @@ class Master:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.disable_monitor()
         self._context.destroy(linger=LINGER_MS)
 
     def _end_loop(self) -> None:
@@ -423,6 +429,17 @@ class Master:
             for host in self.hosts:
                 if host.lost is None:
                     await self.tell(host.identity, Ping(sent=time.monotonic_ns()))
-                    if (silent_s := time.monotonic() - host.heard_at) > LOST_S:
-                        host.lose(f"nothing was heard of it for {silent_s:.0f} s")
+                    self._miss(host, time.monotonic())
             await asyncio.sleep(PING_EVERY_S)
+
+    def _miss(self, host: FarHost, now: float) -> None:
+        if now - host.heard_at > LOST_S:
+            host.lose(f"nothing was heard of it for {LOST_S:.0f} s")
+        elif host.heard_at < self._closed_at < now - GONE_S:
+            host.lose(f"its connection was closed, and nothing was heard of it for {GONE_S:.0f} s")
+
+    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
+        """Note when a connection was closed. Whose is not said: those that are still there say something soon."""
+        while True:
+            await monitor.recv_multipart()
+            self._closed_at = time.monotonic()
