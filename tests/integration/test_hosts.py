@@ -167,7 +167,7 @@ def test_what_a_process_wrote_is_here_when_its_end_is_known_and_no_other_program
         assert process.wait(DEADLINE_S) == 1
         assert "ValidationError" in process.last_words()
         assert process.last_words() in (party.folder / "logs" / "client-0.log").read_text()
-        with pytest.raises(InfrastructureError, match="127.0.0.1:1/x"):
+        with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:1/x"):
             host.do(Reach(dsns=("postgresql://u:s3cret@127.0.0.1:1/x",)))
         [ports] = host.do(OpenProxies(servers=((ADDRESS, 1),), places=(0,), clients=("client-0",)))
         assert {place for place, _ in ports} == {0, "client-0"}
