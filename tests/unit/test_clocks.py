@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -27,6 +28,7 @@ from invariants.history.clocks import (
 from invariants.history.events import _HEADER as HEADER
 from invariants.history.events import _LENGTH as LENGTH
 from invariants.history.events import MAGIC, VERSION, Clock, Event, history_path
+from tests.fixtures.recordings import recording
 
 MS = 1_000_000
 HOUR = 3_600_000 * MS
@@ -177,3 +179,28 @@ def test_a_file_of_clocks_that_cannot_be_read_is_said_to_be_so(tmp_path: Path) -
     (tmp_path / "clocks.json").write_text(json.dumps({"machine": 3}))
     with pytest.raises(FolderError, match=r"clocks\.json cannot be read"):
         judge_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mixed", "store", "limits"])
+@pytest.mark.parametrize("most_ms", [20, 3_000])
+def test_nothing_is_violated_by_what_clocks_leave_open(name: str, most_ms: int) -> None:
+    """Of a recorded run each process is as unsure as its name has it, up to so much; the harness itself is sure."""
+    run = recording(name)
+    unsure_ns = {
+        process: 0 if process == "harness" else most_ms * MS * (crc32(process.encode()) % 5) // 4
+        for process in {o.process for o in run.operations}
+    }
+    wide = [
+        msgspec.structs.replace(
+            o,
+            start_ns=o.start_ns - unsure_ns[o.process],
+            end_ns=None if o.end_ns is None else o.end_ns + unsure_ns[o.process],
+            error_ns=2 * unsure_ns[o.process],
+        )
+        for o in run.operations
+    ]
+    report = run.judge(sorted(wide, key=lambda o: (o.start_ns, o.process, o.index)))
+    assert {each.verdict for each in report.judgements} <= {"held", "not_exercised", "unknown"}
+    assert [each for each in report.judgements if each.verdict == "unknown"] == [
+        each for each in run.judge().judgements if each.verdict == "unknown"
+    ]

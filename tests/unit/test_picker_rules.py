@@ -410,7 +410,9 @@ def impatience_of_another_host(trace: Trace) -> None:
     """Whose clock leaves open which of its operations overlap."""
     impatience_sends_again(trace)
     trace.operations[:] = [
-        msgspec.structs.replace(o, start_ns=o.start_ns - 10**9, end_ns=o.end_ns + 10**9, error_ns=2 * 10**9)
+        msgspec.structs.replace(
+            o, start_ns=o.start_ns - 10**9, end_ns=(o.end_ns or 0) + 10**9, error_ns=2 * 10**9
+        )
         for o in trace.operations
     ]
 
