@@ -168,8 +168,9 @@ def run_command(
     )
     token = None if hosts is None else token_of_master(token_file, hosts, quiet=quiet)
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
+    from results.report.making import tell
     from stress.run import run
-    from stress.summary import print_summary, tell
+    from stress.summary import print_summary
 
     with signals_stop():
         judged = run(config, out or runs_folder(), Display(quiet=quiet), token)

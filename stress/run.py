@@ -35,6 +35,7 @@ from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
 from invariants.ledger.process import RecorderError
 from invariants.mutants import REGISTRY
+from results.plans import generic
 from results.runs import create_run_folder
 from stress import config as knobs
 from stress.config import RunConfig
@@ -45,6 +46,7 @@ from stress.faults.ground import Fault, FaultStuck, Ground
 from stress.faults.plan import FAILOVERS, NODE, SERVER, SETTLE_S, is_left_out
 from stress.faults.proxy import Waysides
 from stress.faults.ways import client_names, proxies_for, ways
+from stress.gauges import Gauges
 from stress.hosts.master import HostLost, Master, NotAllCame
 from stress.hosts.proxies import open_ways
 from stress.judgement import (
@@ -62,6 +64,7 @@ from stress.scenarios import SCENARIOS, Scenario
 from stress.subjects import Subject
 from stress.swarm.child import ChildDied
 from stress.swarm.herd import migrate_at_once
+from stress.swarm.mutation import catalogue_for
 from stress.swarm.roll import Rolls, roll_times, sessions_named
 from stress.swarm.swarm import Swarm
 
@@ -104,6 +107,7 @@ class Run:
     ground: Ground
     planned: list[PlannedFault]
     rolls: Rolls
+    gauges: Gauges
     master: Master | None = None
     active: list[Active] = field(default_factory=list)
     fired: Counter[str] = field(default_factory=Counter)
@@ -151,6 +155,10 @@ class Run:
         for active in self._in_healing_order(everything=True):
             self._heal(active)
         self.swarm.stop_load()
+        with suppress(psycopg.Error):
+            generic.write(
+                self.folder, generic.generic(self.servers[0].dsn, catalogue_for(self.config.mutant))
+            )
         self._exhausted("jobs still wait")
 
     def collect(self) -> None:
@@ -310,6 +318,7 @@ class Run:
         if self.config.until_violated:
             counted = [each.execute(DEADLOCKS).fetchone() for each in self.connections]
             self.deadlocks = sum(int(row[0]) for row in counted if row is not None)
+        self.gauges.look(self.connections)
         self.waiting = (sum(int(count) for count, _ in rows), tuple(mark for _, mark in rows))
         return self.waiting
 
@@ -402,6 +411,7 @@ def run_on(
         with _run(config, servers, folder, display, connections, master) as started:
             started.each_tick = each_tick
             stopped = _carry_out(started)
+            started.gauges.write(folder)
             with uninterrupted():
                 told = told_by(started) if stopped is None else told_when_stopped(started, stopped)
                 if judge is None:
@@ -468,9 +478,10 @@ def _run(
             recording.notes,
             lambda prefix: sessions_named(open_connections[0], prefix),
         )
+        gauges = Gauges(catalogue_for(config.mutant))
         run = Run(
             config, servers, folder, display, swarm, recording, open_connections, ground, list(planned), rolls,
-            master,
+            gauges, master,
         )  # fmt: skip
         try:
             yield run

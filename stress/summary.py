@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from engine.errors import UsageError
 from invariants.render import print_exercises, print_report, print_verdict
 from stress.effects import Back, by_fault, recovered, told_orphans
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
@@ -103,16 +100,6 @@ def _at_rest(judged: Judged) -> list[str]:
         for each in judged.report.judgements
         if each.invariant in BROUGHT_TO_REST and each.checked and each.verdict in ("held", "violated")
     ]
-
-
-def tell(folder: Path) -> None:
-    """Make the run's page. The verdict stands without one."""
-    from results.report import page
-
-    try:
-        page.write(folder)
-    except (UsageError, OSError, ValueError, LookupError) as error:
-        click.echo(f"no {page.NAME} was made: {type(error).__name__}: {error}", err=True)
 
 
 def _faults_table(judged: Judged) -> Table:

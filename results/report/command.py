@@ -27,7 +27,7 @@ def report(runs: tuple[Path, ...], everything: bool) -> None:
     Exit status: 0 made, 2 no such run.
     """
     # Late, because it brings in the drawing, and a wrong argument should not wait for it.
-    from results.report import overview, page
+    from results.report import making, overview
     from results.runs import runs_folder
 
     if everything:
@@ -38,4 +38,4 @@ def report(runs: tuple[Path, ...], everything: bool) -> None:
     if not runs:
         raise UsageError("say which run: a folder below results/runs, or --all")
     for folder in runs:
-        click.echo(page.write(folder))
+        click.echo(making.write(folder))

@@ -10,7 +10,7 @@ from typing import Final
 from markupsafe import Markup
 
 from engine.errors import UsageError
-from results.report import page
+from results.report import look, making
 from results.report.charts import chart
 from results.report.recorded import Recorded, read
 from results.report.series import CURVES, Curve
@@ -38,18 +38,12 @@ def write(folder: Path) -> Path:
     if not listed and not unreadable:
         raise UsageError(f"{folder} holds no run that has ended")
     for one in listed:
-        if not (one.run.folder / page.NAME).exists():
-            page.write(one.run.folder)
-    target = folder / NAME
-    partial = target.with_suffix(".partial")
-    html = (
-        page.environment()
-        .get_template("overview.html.j2")
-        .render(listed=listed, unreadable=unreadable, trend=_trend(listed), folder=folder, page=page.NAME)
+        if not (one.run.folder / look.NAME).exists():
+            making.write(one.run.folder)
+    html = look.rendered(
+        "overview", listed=listed, unreadable=unreadable, trend=_trend(listed), folder=folder, page=look.NAME
     )
-    partial.write_text(html, encoding="utf-8")
-    partial.replace(target)
-    return target
+    return look.put(folder / NAME, html)
 
 
 def _listed(folder: Path) -> tuple[list[Listed], list[str]]:

@@ -11,21 +11,29 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from engine.errors import UsageError
+from results.plans import generic
+from results.plans.generic import Generic
 from results.runs import Verdict, read_verdict
 
 HISTORY: Final = "history.parquet"
 DEPTHS: Final = "depths.parquet"
+GAUGES: Final = "gauges.parquet"
+WAITS: Final = "waits.parquet"
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """A run. `history`: one row an operation (`invariants/history/export.py`); `depths`: how much lay where, by seconds
-    since the load began. Either is None where the run has none."""
+    since the load began; `gauges` and `waits`: what was seen now and then (`stress/gauges.py`); `plans`: the generic
+    plans of its statements. Each is None where the run has none."""
 
     folder: Path
     verdict: Verdict
     history: pl.DataFrame | None
     depths: pl.DataFrame | None
+    gauges: pl.DataFrame | None
+    waits: pl.DataFrame | None
+    plans: Generic | None
 
     @property
     def name(self) -> str:
@@ -46,7 +54,8 @@ def read(folder: Path) -> Recorded:
         ) from None
     except (msgspec.DecodeError, OSError) as error:
         raise UsageError(f"{folder / 'verdict.json'} cannot be read: {error}") from None
-    return Recorded(folder, verdict, _frame(folder / HISTORY), _frame(folder / DEPTHS))
+    history, depths, gauges, waits = (_frame(folder / name) for name in (HISTORY, DEPTHS, GAUGES, WAITS))
+    return Recorded(folder, verdict, history, depths, gauges, waits, generic.read(folder))
 
 
 def _frame(path: Path) -> pl.DataFrame | None:

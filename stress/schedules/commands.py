@@ -48,6 +48,9 @@ PLAIN_WIDTH = 120
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
+@click.option(
+    "--report/--no-report", "reports", default=True, help="Make the exploration's report.html; the default."
+)
 @click.pass_context
 def explore_command(
     context: click.Context,
@@ -62,6 +65,7 @@ def explore_command(
     as_json: bool,
     quiet: bool,
     out: Path | None,
+    reports: bool,
 ) -> None:
     """Take races of real sessions through their schedules, and judge every one.
 
@@ -72,6 +76,7 @@ def explore_command(
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
+    from results.report.making import tell
     from stress.schedules.display import ProgressDisplay, print_exploration
     from stress.schedules.explore import Request, default_workers, explore
     from stress.schedules.worker import races
@@ -110,6 +115,8 @@ def explore_command(
         console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
         print_exploration(console, exploration)
         console.print(f"recorded in {folder}", soft_wrap=True)
+    if reports:
+        tell(folder)
     context.exit(EXIT_CODES[exploration.verdict])
 
 
@@ -146,6 +153,9 @@ def _written(exploration: Any, postgres: dict[str, str], folder: Path) -> dict[s
                 "steps": failure.steps,
                 "table": failure.rows,
                 "why": failure.reasons,
+                "found": failure.schedule.summaries,
+                "planner": failure.schedule.planner,
+                "drawn": failure.drawn,
                 "schedule": f"{stem}.json",
             }
         races[name] = entry

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Final
 
 from invariants.mutants import Mutant
+from results.report.lanes import Drawn
 from stress.schedules import story
 from stress.schedules.controller import Run, Uncontrolled
 from stress.schedules.export import isolation_spec
@@ -70,8 +71,8 @@ class Task:
 
 @dataclass(slots=True)
 class Found:
-    """What one turn at a task brought. `story`: table rows and sentences of the failing schedule; `confirmed` is False
-    for one that was not under control."""
+    """What one turn at a task brought. `rows`, `drawn` and `reasons`: the story of the failing schedule; `confirmed` is
+    False for one that was not under control."""
 
     task: Task
     runs: int = 0
@@ -83,6 +84,7 @@ class Found:
     steps: int = 0
     sessions: tuple[str, ...] = ()
     rows: list[list[str]] = field(default_factory=list)
+    drawn: Drawn | None = None
     reasons: list[str] = field(default_factory=list)
     spec: str | None = None
     unknown: str | None = None
@@ -193,6 +195,7 @@ class Worker:
         found.sessions = tuple(name for name, kept in small.actions.items() if kept)
         steps = story.found_at(last.run.steps)
         found.rows = story.table(steps, found.sessions)
+        found.drawn = story.drawn(steps, found.sessions)
         found.reasons = story.reasons(steps)
         found.steps = len(found.rows)
         if found.confirmed:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from results.report import page
+from results.report import making
 from tests.unit.test_report import run_in
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -20,7 +20,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_page_is_drawn(tmp_path: Path, width: int) -> None:
-    target = page.write(run_in(tmp_path / "run"))
+    target = making.write(run_in(tmp_path / "run"))
     shot = tmp_path / "page.png"
     assert CHROMIUM is not None
     done = subprocess.run(

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from invariants.history.export import to_frame, write_parquet
 from invariants.history.operations import Operation
 from results.__main__ import results
-from results.report import lanes, page, series
+from results.report import lanes, look, making, series
 from results.runs import Verdict, write_json
 
 S = 1_000_000_000
@@ -22,10 +22,16 @@ NASTY = "<script>alert('\"&')</script>"
 
 
 def done(
-    f: str, start_s: float, end_s: float | None, type_: Any = "ok", value: Any = None, process: str = "node-1"
+    f: str,
+    start_s: float,
+    end_s: float | None,
+    type_: Any = "ok",
+    value: Any = None,
+    process: str = "node-1",
+    result: Any = None,
 ) -> Operation:
     end_ns = None if end_s is None else int(end_s * S)
-    return Operation(process, 0, f, type_, {} if value is None else value, None, int(start_s * S), end_ns)
+    return Operation(process, 0, f, type_, {} if value is None else value, result, int(start_s * S), end_ns)
 
 
 # The load begins at 100 s and lasts for 4.
@@ -33,9 +39,16 @@ HISTORY = (
     done("phase", 95, 95, value={"phase": "start"}, process="harness"),
     done("phase", 100, 100, value={"phase": "load"}, process="harness"),
     done("claim", 99, 99.5),
-    *(done("claim", 100 + n / 10, 100 + n / 10 + 0.002) for n in range(10)),
-    done("claim", 103.5, 103.6),
-    done("flush", 101, 101.004),
+    *(done("claim", 100 + n / 10, 100 + n / 10 + 0.002, result={"ids": [n, n + 90]}) for n in range(10)),
+    done("claim", 103.5, 103.6, result={"ids": []}),
+    done("count", 103.6, 103.6, value={"event": "contended", "amount": 3}),
+    done(
+        "flush",
+        101,
+        101.004,
+        value={"outcomes": [[1, "c", "done"], [2, "c", "done"]]},
+        result={"committed": [[2, "c"]]},
+    ),
     done("flush", 102, 102.5, "fail"),
     done("flush", 102, None, "info"),
     done("fault", 101, 103, value={"fault": "kill", "target": "node-1", "pid": 1}, process="harness"),
@@ -78,6 +91,28 @@ def test_what_failed_and_what_nobody_knows_is_told_apart() -> None:
     assert curve(series.troubles(LINE), "unknown")[2.125] == 4
 
 
+def test_a_claim_is_told_with_what_it_took_and_an_outcome_that_was_refused_is_stale() -> None:
+    claims = series.claims(LINE)
+    assert sum(y or 0 for y in curve(claims, "claims").values()) * 0.25 == 11
+    assert sum(y or 0 for y in curve(claims, "taken").values()) * 0.25 == 20
+    assert curve(claims, "found nothing")[3.625] == 4
+    [refused] = series.stale(LINE)
+    assert (refused.name, sum(y or 0 for y in refused.ys)) == ("outcomes refused", 1 / 0.25)
+    [contended] = series.contention(LINE)
+    assert sum(y or 0 for y in contended.ys) == 3 / 0.25
+
+
+def test_a_gauge_is_shown_by_its_name_unless_it_was_always_nought() -> None:
+    at = [99 * S, 100 * S, 102 * S, 106 * S]
+    frame = pl.DataFrame(
+        {"at_ns": at * 2, "name": ["dead a"] * 4 + ["dead b"] * 4, "value": [5, 6, 7, 8, 0, 0, 0, 0]}
+    )
+    # Nobody looked between the last two.
+    assert series.gauge(LINE, frame, "dead ") == (
+        series.Curve("a", (0.0, 2.0, 6.0, 6.0), (6.0, 7.0, None, 8.0)),
+    )
+
+
 def test_a_history_without_operations_has_a_timeline_without_curves() -> None:
     line = series.timeline(to_frame(()))
     assert series.rates(line) == series.troubles(line) == series.latencies(line, 0.5) == ()
@@ -112,17 +147,18 @@ VIOLATION = {
 
 
 def test_a_violation_has_a_lane_for_each_session_and_a_line_for_each_row() -> None:
-    drawn = lanes.drawn("single-owner", VIOLATION)
+    drawn = lanes.shown("single-owner", VIOLATION).grid.drawn
     assert drawn.lanes == ("client-0", lanes.NOBODY)
-    first, second = drawn.events
-    assert (first.lane, first.what, first.lines) == (
+    [first], [second] = (row.boxes for row in drawn.rows)
+    assert (first.lane, first.title, first.lines) == (
         "client-0",
         "insert",
         ("row 7 inserted: status runnable",),
     )
-    assert (second.lane, second.lines) == (
+    assert (second.lane, second.lines, second.kind) == (
         lanes.NOBODY,
         ("row 7: status runnable → done, lease_expires_at ∅ → 00:00:05.5", "signals 1 deleted"),
+        "offence",
     )
 
 
@@ -194,7 +230,7 @@ class Reader(HTMLParser):
 
 
 def test_a_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
-    html = page.write(run_in(tmp_path / "run")).read_text("utf-8")
+    html = making.write(run_in(tmp_path / "run")).read_text("utf-8")
     reader = Reader()
     reader.feed(html)
     assert reader.open == []
@@ -217,7 +253,7 @@ def test_a_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
 
 
 def test_a_page_says_what_the_run_says(tmp_path: Path) -> None:
-    html = page.write(run_in(tmp_path / "run")).read_text("utf-8")
+    html = making.write(run_in(tmp_path / "run")).read_text("utf-8")
     assert '<p class="verdict violated">violated</p>' in html
     assert "0 invariants held, 1 violated, 1 unknown, 1 not exercised." in html
     assert "1,234 transactions, 5,678 row changes" in html
@@ -230,7 +266,7 @@ def test_a_page_says_what_the_run_says(tmp_path: Path) -> None:
 def test_a_run_without_a_history_or_depths_has_a_page_all_the_same(tmp_path: Path, missing: str) -> None:
     run = run_in(tmp_path / "run")
     (run / missing).unlink()
-    html = page.write(run).read_text("utf-8")
+    html = making.write(run).read_text("utf-8")
     assert 'id="invariants"' in html
     assert 'id="depth"' not in html
 
@@ -240,7 +276,7 @@ def test_a_run_that_never_began_has_a_page_too(tmp_path: Path) -> None:
         tmp_path / "run", verdict="unknown", reason="interrupted", postgres={}, invariants={}, faults=[],
         throughput={}, latency_ms={}, effects={},
     )  # fmt: skip
-    assert "interrupted" in page.write(run).read_text("utf-8")
+    assert "interrupted" in making.write(run).read_text("utf-8")
 
 
 def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path: Path) -> None:
@@ -254,7 +290,7 @@ def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path:
     html = (tmp_path / "index.html").read_text("utf-8")
     reader = Reader()
     reader.feed(html)
-    linked = [target for target in reader.targets if target.endswith(page.NAME)]
+    linked = [target for target in reader.targets if target.endswith(look.NAME)]
     assert linked == [f"2026010{place}-mixed/report.html" for place in (2, 1, 0)]
     assert all((tmp_path / target).is_file() for target in linked)
     assert "20260109-mixed" in html
