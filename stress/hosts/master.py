@@ -116,6 +116,8 @@ class FarHost:
         """Raises HostLost."""
         if self.lost is not None:
             raise HostLost(f"{self.told} is lost: {self.lost}")
+        if self.master.broken is not None:
+            raise HostLost(f"the hosts cannot be heard any more: {self.master.broken}")
 
     def do(self, action: Actions, timeout_s: float = CALL_S) -> Any:
         """Have it done; the answer. Raises HostLost, and InfrastructureError where the worker could not do it."""
@@ -236,7 +238,8 @@ class Master:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hosts", daemon=True)
         self._tasks: list[asyncio.Future[None]] = []
-        self._broken: BaseException | None = None
+        # What ended the hearing of hosts, if anything did.
+        self.broken: BaseException | None = None
         self._closed_at = 0.0
 
     def __enter__(self) -> Master:
@@ -267,16 +270,10 @@ class Master:
                 raise NotAllCame(
                     f"{len(self.hosts)} of {self._workers} workers came within {timeout_s:.0f} s{why}"
                 )
-            self.check()
+            for host in self.hosts:
+                host.check()
             time.sleep(POLL_S)
         return self.hosts
-
-    def check(self) -> None:
-        """Raises HostLost."""
-        if self._broken is not None:
-            raise HostLost(f"the hosts cannot be heard any more: {self._broken}")
-        for host in self.hosts:
-            host.check()
 
     def collect(self, *, early: bool = False) -> str | None:
         """Have all hosts hand over what their processes wrote, and note their clocks. Why not all of it is there, None
@@ -343,7 +340,7 @@ class Master:
 
     def _note_broken(self, task: asyncio.Future[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._broken = error
+            self.broken = error
 
     async def _close(self) -> None:
         for task in self._tasks:

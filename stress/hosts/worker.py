@@ -117,7 +117,7 @@ class Worker:
 
     address: str
     port: int
-    token: str
+    token: str = field(repr=False)
     wait_seconds: float
     say: Callable[[str], None]
     folder: Path

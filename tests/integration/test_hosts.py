@@ -185,7 +185,7 @@ def test_a_worker_writes_no_file_but_its_own(name: str, party: Party) -> None:
         bad.send(encode(Data(name=name, offset=0, data=b"theirs")))
         until(lambda: host.lost)
         with pytest.raises(HostLost, match="is not its own"):
-            master.check()
+            host.check()
     assert (party.folder / "history-harness.msgpack").read_bytes() == b"ours"
     assert not (party.folder.parent / "verdict.json").exists()
 
