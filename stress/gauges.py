@@ -1,8 +1,8 @@
 """What is read off the server now and then while a run goes on: dead rows, and who waits for whom.
 
     gauges.parquet   at_ns, name, value: `waiting`, sessions that wait for a lock; `dead TABLE`, by the server's count
-    waits.parquet    at_ns, at_us, waiter, holder, lock, statement: who was seen waiting for whom, by the names of the
-                     histories
+    waits.parquet    at_ns, at_us, waiter, holder, lock, statement, waiter_xid, holder_xid: who was seen waiting for
+                     whom, by the names of the histories, and their transactions, null for one that has changed nothing
 
 `at_ns` is on the history's clock, `at_us` on this machine's, since the epoch. Samples, no measure: a wait that is over
 between two looks was not seen. At most MOST rows are kept of each file.
@@ -29,7 +29,9 @@ GAUGES, WAITS = "gauges.parquet", "waits.parquet"
 KNOWN_BY: Final = 1_000
 
 _WAITS: Final = """
-SELECT waiter.pid, waiter.application_name, coalesce(holder.application_name, ''), waiter.wait_event, waiter.query
+SELECT
+    waiter.pid, waiter.application_name, coalesce(holder.application_name, ''), waiter.wait_event, waiter.query,
+    waiter.backend_xid::text::bigint, holder.backend_xid::text::bigint
 FROM pg_stat_activity AS waiter
 CROSS JOIN LATERAL unnest(pg_blocking_pids(waiter.pid)) AS blocking (pid)
 LEFT JOIN pg_stat_activity AS holder ON holder.pid = blocking.pid
@@ -48,7 +50,7 @@ class Gauges:
     def __init__(self, catalogue: Catalogue) -> None:
         self._names = {each.text[:KNOWN_BY]: name for name, each in catalogue.items()}
         self._gauges: list[tuple[int, str, int]] = []
-        self._waits: list[tuple[int, int, str, str, str, str]] = []
+        self._waits: list[tuple[Any, ...]] = []
         self._counted_at = 0.0
 
     def look(self, connections: Sequence[psycopg.Connection[Any]]) -> None:
@@ -67,8 +69,16 @@ class Gauges:
                 self._gauges += [(at_ns, f"dead {table}", count) for table, count in sorted(dead.items())]
         if len(self._waits) < MOST:
             self._waits += [
-                (at_ns, at_us, session(waiter), session(holder), lock, self._names.get(query[:KNOWN_BY], ""))
-                for _, waiter, holder, lock, query in found
+                (
+                    at_ns,
+                    at_us,
+                    session(waiter),
+                    session(holder),
+                    lock,
+                    self._names.get(query[:KNOWN_BY], ""),
+                    *xids,
+                )
+                for _, waiter, holder, lock, query, *xids in found
             ]
 
     def write(self, folder: Path) -> None:
@@ -78,6 +88,7 @@ class Gauges:
             "at_ns": pl.Int64,
             "at_us": pl.Int64,
             **dict.fromkeys(("waiter", "holder", "lock", "statement"), pl.String),
+            **dict.fromkeys(("waiter_xid", "holder_xid"), pl.Int64),
         }
         pl.DataFrame(self._gauges, schema=gauges, orient="row").write_parquet(folder / GAUGES)
         pl.DataFrame(self._waits, schema=waits, orient="row").write_parquet(folder / WAITS)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,8 +61,9 @@ from stress.judgement import (
 from stress.opening import open_run
 from stress.recording import DEADLOCKS, Recording
 from stress.scenarios import SCENARIOS, Scenario
-from stress.subjects import Subject
-from stress.swarm.child import ChildDied
+from stress.subjects.subject import Subject
+from stress.swarm.child import LOOPBACK, ChildDied
+from stress.swarm.configs import Live
 from stress.swarm.herd import migrate_at_once
 from stress.swarm.mutation import catalogue_for
 from stress.swarm.roll import Rolls, roll_times, sessions_named
@@ -75,6 +76,8 @@ DRAIN_TIMEOUT_S = 240.0
 # A drain whose ledger already shows a violation has nothing more to prove.
 VIOLATED_DRAIN_S = 8.0
 LOOK_S = 0.25
+# How often the page learns how the run is.
+SHOW_S = 0.5
 # How much longer a load may last in order to see the end of its rolling restarts.
 ROLL_GRACE_S = 40.0
 
@@ -119,6 +122,7 @@ class Run:
     load_seconds: float = 0.0
     waiting: tuple[int, tuple[str | None, ...]] = (0, ())
     looked_at: float = 0.0
+    shown_at: float = 0.0
     deadlocks: int = 0
 
     @property
@@ -136,6 +140,8 @@ class Run:
             otherwise="the clients did not join in time",
         )
         self._enter("load")
+        if self.config.ui is not None:
+            self.display.say(f"watch it on http://{LOOPBACK}:{self.config.ui}/ until the load ends")
         self.load_began = time.monotonic()
         self.tick_until(lambda: self._loaded_s() >= self.config.seconds or self._has_what_it_wanted())
         longest_s = self.config.seconds + ROLL_GRACE_S
@@ -225,21 +231,29 @@ class Run:
         progress = self.recording.progress()
         if time.monotonic() - self.looked_at >= LOOK_S:
             self._look()
-        self.display.show(
-            Snapshot(
-                phase=self.phase,
-                seconds=min(self._loaded_s(), self.config.seconds),
-                of_seconds=self.config.seconds,
-                nodes=len(self.swarm.nodes) - len(self.swarm.frozen),
-                of_nodes=self.config.nodes,
-                faults=tuple(_shown(fault.planned) for fault in self.active),
-                requests=0 if report is None else report.requests,
-                waiting=self.waiting[0],
-                transactions=progress.transactions,
-                violations=progress.violations,
-            )
+        snapshot = Snapshot(
+            phase=self.phase,
+            seconds=min(self._loaded_s(), self.config.seconds),
+            of_seconds=self.config.seconds,
+            nodes=len(self.swarm.nodes) - len(self.swarm.frozen),
+            of_nodes=self.config.nodes,
+            faults=tuple(_shown(fault.planned) for fault in self.active),
+            requests=0 if report is None else report.requests,
+            waiting=self.waiting[0],
+            transactions=progress.transactions,
+            violations=progress.violations,
         )
+        self.display.show(snapshot)
+        self._show(snapshot, progress.rules)
         time.sleep(TICK_S)
+
+    def _show(self, snapshot: Snapshot, rules: Mapping[str, tuple[int, int]]) -> None:
+        """The same for the page, with what the rules say."""
+        if self.config.ui is None or time.monotonic() - self.shown_at < SHOW_S:
+            return
+        self.shown_at = time.monotonic()
+        told = {name: getattr(snapshot, name) for name in Live.__struct_fields__ if name != "invariants"}
+        self.swarm.show(Live(**told, invariants=dict(rules)))
 
     def _disturb(self) -> None:
         now = time.monotonic()

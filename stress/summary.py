@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from invariants.render import print_exercises, print_report, print_verdict
+from results.runs import Verdict
 from stress.effects import Back, by_fault, recovered, told_orphans
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
 from stress.scenarios import SCENARIOS, Scenario
@@ -60,7 +61,7 @@ def print_summary(judged: Judged) -> None:
     if 0 < (reached := verdict.ledger["transactions"]) < EXPECTED_TRANSACTIONS_PER_S * verdict.seconds:
         console.print(f"This machine allowed {reached:,} transactions in {verdict.seconds:.0f} s.")
     if verdict.faults:
-        console.print(_faults_table(judged))
+        console.print(faults_table(verdict))
         said = ", ".join(f"{count:,} {name}" for name, count in verdict.effects.items())
         console.print(f"under faults: {said or 'nothing to see'}", soft_wrap=True)
         if not any(back.times_ms for back in recovered(verdict.faults).values()):
@@ -102,16 +103,17 @@ def _at_rest(judged: Judged) -> list[str]:
     ]
 
 
-def _faults_table(judged: Judged) -> Table:
+def faults_table(verdict: Verdict) -> Table:
+    """What each kind of fault did."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("fault")
     table.add_column("fired", justify="right")
-    times = recovered(judged.verdict.faults)
+    times = recovered(verdict.faults)
     if any_seen := any(back.times_ms for back in times.values()):
         table.add_column("throughput back", justify="right")
         table.add_column("implied", justify="right")
     table.add_column("what it did")
-    for name, (fired, did) in sorted(by_fault(judged.verdict.faults).items()):
+    for name, (fired, did) in sorted(by_fault(verdict.faults).items()):
         table.add_row(
             name,
             f"{fired:,}",

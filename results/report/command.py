@@ -15,10 +15,10 @@ from engine.errors import UsageError
     "--all",
     "everything",
     is_flag=True,
-    help="One page about all runs in results/runs, or in the folder given as RUN.",
+    help="One page about all results in results/runs, or in the folder given as RUN, and about the baselines.",
 )
 def report(runs: tuple[Path, ...], everything: bool) -> None:
-    """Make report.html in the folder of each RUN: one page that needs nothing else.
+    """Make report.html in the folder of each RUN, a run's or an exploration's: one page that needs nothing else.
 
     \b
         nox -s report -- results/runs/20261201-101530-mixed

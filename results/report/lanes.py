@@ -136,27 +136,37 @@ def grid(drawn: Drawn) -> Grid:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A wait as it was seen from time to time: from the first look to the last, microseconds since the epoch."""
+    """A wait as it was seen from time to time: from the first look to the last, microseconds since the epoch. The
+    transactions are None where they had changed nothing yet."""
 
     waiter: str
     holder: str
     lock: str
     first_us: int
     last_us: int
+    waiter_xid: int | None = None
+    holder_xid: int | None = None
 
 
 def shown(invariant: str, violation: Mapping[str, Any], seen: Sequence[Seen] = ()) -> Shown:
-    """`violation`: as it stands in verdict.json; of the waits that were seen, those between its sessions are drawn."""
+    """`violation`: as in verdict.json; of the waits that were seen, those between its transactions are drawn."""
     rows = tuple(
         _row(transaction, last=transaction is violation["transactions"][-1])
         for transaction in violation["transactions"]
     )
     lanes = dict.fromkeys(box.lane for row in rows for box in row.boxes)
     times = [_us(transaction["committed_at"]) for transaction in violation["transactions"]]
+    places = {transaction["xid"]: place for place, transaction in enumerate(violation["transactions"])}
     waits = tuple(
-        _wait(each, rows, times)
+        Wait(
+            rows[places[each.waiter_xid]].boxes[0].lane,
+            (rows[places[each.holder_xid]].boxes[0].lane,),
+            each.lock,
+            max(0, bisect_right(times, each.first_us) - 1),
+            places[each.waiter_xid],
+        )
         for each in seen
-        if each.waiter in lanes and each.holder in lanes and times[0] <= each.first_us <= times[-1]
+        if each.waiter_xid in places and each.holder_xid in places
     )
     return Shown(
         invariant,
@@ -164,14 +174,6 @@ def shown(invariant: str, violation: Mapping[str, Any], seen: Sequence[Seen] = (
         grid(Drawn(tuple(lanes), rows, waits)),
         tuple(violation["operations"]),
     )
-
-
-def _wait(seen: Seen, rows: Sequence[Row], times: Sequence[int]) -> Wait:
-    """Drawn behind the last commit before it was seen first, up to the waiter's own next one after it was seen last."""
-    since = bisect_right(times, seen.first_us) - 1
-    later = range(bisect_right(times, seen.last_us), len(rows))
-    until = next((place for place in later if rows[place].boxes[0].lane == seen.waiter), None)
-    return Wait(seen.waiter, (seen.holder,), seen.lock, since, until)
 
 
 def _us(committed_at: str) -> int:

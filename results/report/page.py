@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -56,11 +58,16 @@ def render(run: Recorded) -> str:
     """The whole page."""
     line = None if run.history is None else series.timeline(run.history)
     waits = [] if run.waits is None else _waits(run.waits)
-    seen = [each for each, _, _ in waits]
+    # Servers number their transactions each for itself.
+    seen = [] if "others" in run.verdict.postgres else [each for each, _ in waits]
+    found = [
+        (invariant, violation)
+        for invariant, told in run.verdict.invariants.items()
+        for violation in told["violations"][:VIOLATIONS]
+    ]
     violations = [
         lanes.shown(invariant, violation, seen)
-        for invariant, found in run.verdict.invariants.items()
-        for violation in found["violations"][:VIOLATIONS]
+        for invariant, violation in sorted(found, key=lambda entry: _offended_at(entry[1]))
     ]
     sketches = [] if line is None else _sketches(run, line)
     return look.rendered(
@@ -72,7 +79,7 @@ def render(run: Recorded) -> str:
         violations=violations,
         figures=[sketch.figure(line) for sketch in sketches if line is not None and sketch.curves],
         never=[sketch.title.lower() for sketch in sketches if not sketch.curves],
-        waits=sorted(waits, key=lambda wait: -wait[1])[:WAITS],
+        waits=sorted(waits, key=lambda wait: (-wait[1], wait[0].first_us))[:WAITS],
         plans={} if run.plans is None else {name: tree_lines(node) for name, node in run.plans.plans.items()},
         strips=Markup(strips("Faults", line.bands, end_s=line.end_s)) if line and line.bands else "",
     )
@@ -89,21 +96,26 @@ def _counted(verdict: Verdict) -> dict[str, int]:
     return {word: words.count(word) for word in ("held", "violated", "unknown", "not_exercised")}
 
 
-def _waits(frame: pl.DataFrame) -> list[tuple[lanes.Seen, int, str]]:
-    """Each wait that was seen, with how many looks saw it, and the waiter's statement: looks that follow each other are
-    of one wait."""
-    found: dict[tuple[str, str, str, str], list[tuple[lanes.Seen, int, str]]] = {}
-    columns = ("at_us", "waiter", "holder", "lock", "statement")
-    for at_us, waiter, holder, lock, statement in frame.select(columns).sort("at_us").iter_rows():
-        told = found.setdefault((waiter, holder, lock, statement), [])
+def _waits(frame: pl.DataFrame) -> list[tuple[lanes.Seen, int]]:
+    """Each wait that was seen, with how many looks saw it: looks that follow each other are of one wait."""
+    found: dict[tuple[object, ...], list[tuple[lanes.Seen, int]]] = {}
+    columns = ("at_us", "waiter", "holder", "lock", "statement", "waiter_xid", "holder_xid")
+    for at_us, *who in frame.select(columns).sort("at_us").iter_rows():
+        waiter, holder, lock, statement, *xids = who
+        told = found.setdefault(tuple(who), [])
         if told and at_us - told[-1][0].last_us <= SAME_WAIT_US:
-            seen, looks, _ = told.pop()
-            told.append((msgspec.structs.replace(seen, last_us=at_us), looks + 1, statement))
+            seen, looks = told.pop()
+            told.append((msgspec.structs.replace(seen, last_us=at_us), looks + 1))
         else:
-            told.append(
-                (lanes.Seen(waiter, holder, f"{lock} {statement}".strip(), at_us, at_us), 1, statement)
-            )
+            in_ = f"{lock} in {statement}" if statement else lock
+            told.append((lanes.Seen(waiter, holder, in_, at_us, at_us, *xids), 1))
     return [each for told in found.values() for each in told]
+
+
+def _offended_at(violation: Mapping[str, Any]) -> float:
+    """The commit at which it showed; one that is not about commits comes last."""
+    transactions = violation["transactions"]
+    return float(transactions[-1]["number"]) if transactions else inf
 
 
 def _sketches(run: Recorded, line: Timeline) -> list[Sketch]:

@@ -43,10 +43,17 @@ class Recorded:
 
 def read(folder: Path) -> Recorded:
     """Raises UsageError where the folder is no run that has ended, or one of its files cannot be read."""
+    verdict = verdict_of(folder)
+    history, depths, gauges, waits = (_frame(folder / name) for name in (HISTORY, DEPTHS, GAUGES, WAITS))
+    return Recorded(folder, verdict, history, depths, gauges, waits, generic.read(folder))
+
+
+def verdict_of(folder: Path) -> Verdict:
+    """Of a run. Raises UsageError as `read` does."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder")
     try:
-        verdict = read_verdict(folder)
+        return read_verdict(folder)
     except FileNotFoundError:
         raise UsageError(
             f"{folder} holds no verdict.json: it is no run, or one that did not end; "
@@ -54,8 +61,6 @@ def read(folder: Path) -> Recorded:
         ) from None
     except (msgspec.DecodeError, OSError) as error:
         raise UsageError(f"{folder / 'verdict.json'} cannot be read: {error}") from None
-    history, depths, gauges, waits = (_frame(folder / name) for name in (HISTORY, DEPTHS, GAUGES, WAITS))
-    return Recorded(folder, verdict, history, depths, gauges, waits, generic.read(folder))
 
 
 def _frame(path: Path) -> pl.DataFrame | None:

@@ -31,6 +31,12 @@ PLAIN_WIDTH = 120
 @click.option("--race", "names", multiple=True, metavar="NAME", help="May be repeated; default: every race.")
 @click.option("--list", "list_", is_flag=True, help="List the races, and end.")
 @click.option("--mutant", default=None, metavar="NAME", help="Break the engine on purpose.")
+@click.option(
+    "--subject",
+    default=None,
+    metavar="FILE:CLASS",
+    help="A queue of your own statements: docs/your-system.md.",
+)
 @click.option("--schedules", type=click.IntRange(min=1), default=ALL_SCHEDULES, show_default=True)
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1, max=86_400.0), default=ALL_SECONDS, show_default=True
@@ -57,6 +63,7 @@ def explore_command(
     names: tuple[str, ...],
     list_: bool,
     mutant: str | None,
+    subject: str | None,
     schedules: int,
     seconds: float,
     pg: str,
@@ -73,15 +80,19 @@ def explore_command(
         nox -s explore                                      every race
         nox -s explore -- --race lost-wakeup
         nox -s explore -- --race lost-wakeup --mutant wake-filtered-in-where
+        nox -s explore -- --subject examples/blog_queue/blog_queue.py:BlogQueue
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
     from results.report.making import tell
     from stress.schedules.display import ProgressDisplay, print_exploration
     from stress.schedules.explore import Request, default_workers, explore
-    from stress.schedules.worker import races
+    from stress.schedules.race import FOREIGN_PLANNERS, PLANNERS
+    from stress.schedules.worker import races_of
 
-    known = races()
+    if subject is not None and mutant is not None:
+        raise UsageError("--mutant is for the reference engine: leave it out, or leave --subject out")
+    known = races_of(subject)
     if list_:
         for race in known.values():
             click.echo(f"{race.name:40} {race.summary}")
@@ -99,6 +110,8 @@ def explore_command(
         seconds=seconds,
         seed=seed,
         workers=default_workers(len(wanted)) if workers is None else workers,
+        planners=tuple(PLANNERS if subject is None else FOREIGN_PLANNERS),
+        subject=subject,
     )
     with signals_stop(), provision(pg) as server:
         if server.why_no_ledger is not None:
@@ -143,9 +156,10 @@ def _written(exploration: Any, postgres: dict[str, str], folder: Path) -> dict[s
         if failure is not None and failure.schedule is not None:
             stem = name.replace(":", "-")
             write_json(folder / f"{stem}.json", failure.schedule)
-            (folder / f"test_{stem.replace('-', '_').replace('+', '_')}.py").write_text(
-                pytest_file(failure.schedule), encoding="utf-8"
-            )
+            if request.subject is None:
+                (folder / f"test_{stem.replace('-', '_').replace('+', '_')}.py").write_text(
+                    pytest_file(failure.schedule), encoding="utf-8"
+                )
             if failure.spec:
                 (folder / f"{stem}.spec").write_text(failure.spec, encoding="utf-8")
             entry |= {
@@ -164,6 +178,7 @@ def _written(exploration: Any, postgres: dict[str, str], folder: Path) -> dict[s
         "verdict": exploration.verdict,
         "seed": request.seed,
         "mutant": request.mutant,
+        "subject": request.subject,
         "postgres": postgres,
         "schedules": exploration.runs,
         "seconds": round(exploration.seconds, 3),
@@ -179,6 +194,8 @@ def _command(request: Any) -> str:
     words = [f"--race {name}" for name in request.names] if len(request.names) < 20 else []
     if request.mutant is not None:
         words.append(f"--mutant {request.mutant}")
+    if request.subject is not None:
+        words.append(f"--subject {request.subject}")
     words += [f"--schedules {request.schedules}", f"--seconds {request.seconds:g}", f"--seed {request.seed}"]
     return "nox -s explore -- " + " ".join(words)
 
@@ -212,7 +229,7 @@ def replay_command(
     with (
         signals_stop(),
         provision(pg) as server,
-        open_lab(server, None if wanted is None else REGISTRY[wanted]) as lab,
+        open_lab(server, None if wanted is None else REGISTRY[wanted], schedule.subject) as lab,
     ):
         told = replayed(lab, schedule)
     verdict = "unknown" if told.unknown is not None else "violated" if told.violated else "held"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from stress.swarm.child import LOOPBACK
+
 # The name of the application that all nodes and clients of a run are of.
 INSTANCE = "swarm"
 # The exit status of a node that stopped in order, but left steps to the reaper, because it could not drain in time.
@@ -49,14 +51,32 @@ class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocustMasterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The Locust master. It listens at `bind` and waits for `workers` workers; they need the token, if there is one."""
+    """The Locust master. It listens at `bind` and waits for `workers` workers; they need the token, if there is one.
+    `ui`: the port of its page, None for none."""
 
-    bind: str
+    bind: str = LOOPBACK
     port: int
-    token: str | None
+    token: str | None = None
     workers: int
     users: int
     scenario: str
+    ui: int | None = None
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it is now, for the page: a line on the master's standard input. `waiting`: rows that nodes could work
+    on; `invariants`: by name, how often each was decided on the ledger so far, and how often it was violated."""
+
+    phase: str = "start"
+    seconds: float = 0.0
+    of_seconds: float = 0.0
+    nodes: int = 0
+    of_nodes: int = 0
+    faults: tuple[str, ...] = ()
+    waiting: int = 0
+    transactions: int = 0
+    violations: int = 0
+    invariants: dict[str, tuple[int, int]] = {}
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from stress import config as knobs
 from stress.config import RunConfig
 from stress.scenarios import SCENARIOS, Scenario
 from stress.swarm.child import LOOPBACK, Child, ChildDied, Here, Host, Process
-from stress.swarm.configs import ABANDONED, ClientsConfig, LoadReport, LocustMasterConfig, NodeConfig
+from stress.swarm.configs import ABANDONED, ClientsConfig, Live, LoadReport, LocustMasterConfig, NodeConfig
 
 # Users end their current call, the master its workers.
 LOAD_STOP_TIMEOUT_S = 60.0
@@ -138,6 +138,7 @@ class Swarm:
             workers=self.config.client_processes,
             users=scenario.clients,
             scenario=self.config.scenario,
+            ui=self.config.ui,
         )
         log = self.folder / "logs" / "locust.log"
         self._master = Child.start("locust", "stress.swarm.locust_master", master, log, answers=True)
@@ -157,6 +158,11 @@ class Swarm:
                 token=self.token,
             )
             self.clients.append(host.start(name, "stress.swarm.locust_worker", worker))
+
+    def show(self, live: Live) -> None:
+        """Tell the master's page how the run is."""
+        if self._master is not None:
+            self._master.tell(live)
 
     def stop_load(self) -> None:
         """Let the users end their calls, and nodes make no load. Raises ChildDied when Locust does not end in time."""

@@ -11,10 +11,13 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
+from engine.postgres import MAJORS
 from invariants.history.export import to_frame, write_parquet
 from invariants.history.operations import Operation
 from results.__main__ import results
-from results.report import lanes, look, making, series
+from results.plans import generic
+from results.plans.tree import Node
+from results.report import lanes, look, making, overview, series
 from results.runs import Verdict, write_json
 
 S = 1_000_000_000
@@ -162,6 +165,22 @@ def test_a_violation_has_a_lane_for_each_session_and_a_line_for_each_row() -> No
     )
 
 
+def test_a_wait_is_drawn_where_both_transactions_are_part_of_the_evidence() -> None:
+    at_us = 1_767_225_601_500_000  # between the two
+    wait = lanes.Seen("client-1", "client-0", "transactionid in picker/flush", at_us, at_us, 12, 9)
+    grid = lanes.shown("single-owner", VIOLATION, [wait]).grid
+    assert grid.drawn.waits == (lanes.Wait(lanes.NOBODY, ("client-0",), wait.lock, 0, 1),)
+    [arrow] = [line for line in grid.lines if line.towards]
+    assert (arrow.row, arrow.towards) == (3, "left")
+    [bar] = grid.bars
+    assert (bar.row, bar.end_row) == (3, 4)
+    for other in (
+        lanes.Seen("client-1", "client-0", "", at_us, at_us, 12, 10),
+        lanes.Seen("client-1", "client-0", "", at_us, at_us, None, 9),
+    ):
+        assert lanes.shown("single-owner", VIOLATION, [other]).grid.drawn.waits == ()
+
+
 def run_in(folder: Path, **changed: Any) -> Path:
     """A folder as a run leaves it."""
     folder.mkdir(parents=True)
@@ -198,6 +217,59 @@ def run_in(folder: Path, **changed: Any) -> Path:
     write_json(folder / "verdict.json", Verdict(**(verdict | changed)))
     write_parquet(HISTORY, folder / "history.parquet")
     pl.DataFrame({"at_s": [0.0, 4.0], "runnable": [3, 0]}).write_parquet(folder / "depths.parquet")
+    gauges = [(101 * S, "waiting", 1), (101 * S, "dead gen_durable", 70), (102 * S, "waiting", 0)]
+    pl.DataFrame(gauges, schema=["at_ns", "name", "value"], orient="row").write_parquet(
+        folder / "gauges.parquet"
+    )
+    at_us = 1_767_225_601_500_000
+    waits = [(101 * S, at_us, "client-1", "client-0", "transactionid", "picker/flush", 12, 9)]
+    columns = ["at_ns", "at_us", "waiter", "holder", "lock", "statement", "waiter_xid", "holder_xid"]
+    pl.DataFrame(waits, schema=columns, orient="row").write_parquet(folder / "waits.parquet")
+    scan = Node(
+        kind="Index Scan", relation="gen_durable", alias="g", conditions={"Index Cond": "(a < b)"}, estimate=7
+    )
+    plan = Node(kind="Limit", estimate=7, children=(scan,))
+    generic.write(folder, generic.Generic(version="18.6", plans={"picker/claim": plan}))
+    return folder
+
+
+def exploration_in(folder: Path) -> Path:
+    """A folder as an exploration leaves it."""
+    folder.mkdir(parents=True)
+    drawn = lanes.Drawn(
+        ("one", "two"),
+        (
+            lanes.Row("1", (lanes.Box("one", "admit: x/y", ("1 row", NASTY)),)),
+            lanes.Row("2", (lanes.Box("two", "admit: x/y", ("waits",)),)),
+            lanes.Row(
+                "3", (lanes.Box("one", "commit"), lanes.Box("two", "↳ DeadlockDetected", (), "offence"))
+            ),
+        ),
+        (lanes.Wait("two", ("one",), "row 7 of t", 1, 2), lanes.Wait("one", ("two",), "", 2, 2)),
+    )
+    race = {
+        "verdict": "violated", "schedules": 9, "left_out": 1, "orders": 20, "whole": 1, "sampled": 0, "blocked": 3,
+        "violated": ["no-deadlock"], "steps": 3, "why": ["two waits for one."], "found": [f"a deadlock {NASTY}"],
+        "planner": "generic", "drawn": drawn, "schedule": "both-ends.json",
+    }  # fmt: skip
+    held = {
+        "verdict": "held",
+        "schedules": 9,
+        "left_out": 0,
+        "orders": 2,
+        "whole": 0,
+        "sampled": 2,
+        "blocked": 0,
+    }
+    write_json(folder / "both-ends.json", {})
+    write_json(
+        folder / "verdict.json",
+        {
+            "schema": 1, "verdict": "violated", "seed": 1, "mutant": "buckets-unordered",
+            "postgres": {"version": "18.6", "source": "embedded"}, "schedules": 18, "seconds": 1.5,
+            "schedules_per_second": 12.0, "races": {"both-ends": race, "pair:a": held}, "reproduce": "nox -s explore",
+        },
+    )  # fmt: skip
     return folder
 
 
@@ -246,8 +318,14 @@ def test_a_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
         "throughput",
         "depth",
         "latency",
+        "claims",
+        "stale",
+        "contention",
+        "dead",
+        "waits",
         "trouble",
         "faults",
+        "plans",
         "again",
     } <= set(reader.ids)
 
@@ -260,6 +338,98 @@ def test_a_page_says_what_the_run_says(tmp_path: Path) -> None:
     assert "row 7: status runnable → done" in html
     assert "to the end" in html
     assert html.count("&lt;script&gt;alert") >= 4
+    assert "somebody waits for client-0: transactionid in picker/flush, until commit 8" in html
+    assert "Index Scan on gen_durable g  7 rows expected\n      Index Cond: (a &lt; b)" in html
+
+
+def test_the_first_violation_comes_first_and_is_open_and_the_others_are_folded(tmp_path: Path) -> None:
+    earlier = {**VIOLATION, "summary": "this came first", "transactions": VIOLATION["transactions"][:1]}
+    judged = {"verdict": "violated", "checked": 3, "violated": 1}
+    invariants = {
+        "single-owner": {**judged, "violations": [VIOLATION]},
+        "lifecycle": {**judged, "violations": [earlier]},
+    }
+    html = making.write(run_in(tmp_path / "run", invariants=invariants)).read_text("utf-8")
+    first, folded = html.index("this came first"), html.index("row 7 was done twice")
+    assert first < html.index("<details>", first) < folded
+
+
+def test_a_failing_schedule_is_drawn_with_arrows_from_who_waits_to_who_has_the_lock(tmp_path: Path) -> None:
+    html = making.write(exploration_in(tmp_path / "explore")).read_text("utf-8")
+    reader = Reader()
+    reader.feed(html)
+    assert reader.open == []
+    assert "two waits for one: row 7 of t, until step 3" in html
+    assert html.count('<div class="arrow left"') == html.count('<div class="arrow right"') == 1
+    # The second wait was over as soon as it was found.
+    assert html.count('<span class="bar"') == 1
+    assert {target for target in reader.targets if not target.startswith("#")} == {"data:,", "both-ends.json"}
+    assert "<script" not in html
+    assert "2 sampled" in html
+
+
+def test_a_comparison_of_plans_is_a_page_like_the_others(tmp_path: Path) -> None:
+    page = tmp_path / "compared.html"
+    done = CliRunner().invoke(results, ["plans", "compare", "16", "18", "--quiet", "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    html = page.read_text("utf-8")
+    reader = Reader()
+    reader.feed(html)
+    assert reader.open == []
+    assert {target for target in reader.targets if not target.startswith("#")} == {"data:,"}
+    assert {target[1:] for target in reader.targets if target.startswith("#")} <= set(reader.ids)
+    assert '<p class="verdict changed-explained">' in html
+
+
+def test_every_scrolling_part_of_a_page_can_be_reached_and_has_a_name(tmp_path: Path) -> None:
+    for page in (making.write(run_in(tmp_path / "run")), making.write(exploration_in(tmp_path / "explore"))):
+        html = page.read_text("utf-8")
+        scrolling = re.findall(r'<div class="scroll"([^>]*)>', html)
+        assert scrolling
+        assert all('tabindex="0" role="region" aria-label="' in attributes for attributes in scrolling)
+        assert all('role="img" aria-label="' in svg for svg in re.findall(r"<svg[^>]*>", html))
+        assert '<html lang="en">' in html
+        assert html.index('class="skip" href="#main"') < html.index("<header>")
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2, relative luminance."""
+    digits = colour.removeprefix("#")
+    digits = "".join(digit * 2 for digit in digits) if len(digits) == 3 else digits
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, two: str) -> float:
+    """WCAG 2.2, contrast ratio."""
+    light, dark = sorted((luminance(one), luminance(two)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+STYLE = Path(look.__file__).with_name("templates") / "style.css"
+BLOCKS = re.findall(r":root \{(.*?)\}", STYLE.read_text("utf-8"), re.DOTALL)
+THEMES = [dict(re.findall(r"--(\w+): (#\w+)", block)) for block in BLOCKS]
+
+
+def test_contrast_is_worked_out_as_the_guidelines_do() -> None:
+    assert contrast("#000", "#ffffff") == pytest.approx(21)
+    assert contrast("#767676", "#fff") == pytest.approx(4.54, abs=0.01)
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=["light", "dark", "print"])
+def test_letters_stand_out_from_their_ground_and_curves_from_theirs(theme: dict[str, str]) -> None:
+    grounds = {
+        "paper": ("ink", "faint", "held", "violated", "unknown", "line2"),
+        "panel": ("ink", "faint"),
+        "changed": ("ink", "faint"),
+    }
+    for ground, letters in grounds.items():
+        for letter in letters:
+            assert contrast(theme[letter], theme[ground]) >= 4.5, (letter, ground)
+    for line in ("line1", "line2", "line3", "line4", "line5"):
+        for ground in ("paper", "band"):
+            assert contrast(theme[line], theme[ground]) >= 3, (line, ground)
 
 
 @pytest.mark.parametrize("missing", ["history.parquet", "depths.parquet"])
@@ -281,7 +451,9 @@ def test_a_run_that_never_began_has_a_page_too(tmp_path: Path) -> None:
 
 def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path: Path) -> None:
     for place in range(3):
-        run_in(tmp_path / f"2026010{place}-mixed", verdict="held" if place else "violated")
+        run = run_in(tmp_path / f"2026010{place}-mixed", verdict="held" if place else "violated")
+        # Without curves, which take long to draw.
+        (run / "history.parquet").unlink()
     broken = tmp_path / "20260109-mixed"
     broken.mkdir()
     (broken / "verdict.json").write_text("{")
@@ -294,7 +466,71 @@ def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path:
     assert linked == [f"2026010{place}-mixed/report.html" for place in (2, 1, 0)]
     assert all((tmp_path / target).is_file() for target in linked)
     assert "20260109-mixed" in html
-    assert "Trend" in html
+    # Two of the three held, and were asked for the same.
+    assert "Trends" in html
+    assert "last to the median before" in html
+    # The committed captures.
+    assert all(f'<th scope="row">{major}.' in html for major in MAJORS)
+
+
+def test_runs_are_compared_only_with_runs_that_were_asked_for_the_same() -> None:
+    def run(rate: float, nodes: int = 2, **changed: Any) -> Verdict:
+        asked = f"nox -s stress -- --seconds 20 --nodes {nodes} --faults kill,pause --seed 3"
+        told: dict[str, Any] = {
+            "verdict": "held", "reason": None, "seed": 1, "scenario": "mixed", "subject": "reference", "mutant": None,
+            "postgres": {"version": "18.6"}, "nodes": nodes, "seconds": 20.0, "faults": [], "invariants": {},
+            "throughput": {"jobs_ended": rate}, "latency_ms": {}, "ledger": {}, "reproduce": asked,
+        }  # fmt: skip
+        return Verdict(**(told | changed))
+
+    alone, broken = run(999, nodes=8), run(999, mutant="outcome-unguarded")
+    [trend] = overview.trends_of([run(100), alone, broken, run(200), run(999, verdict="unknown"), run(300)])
+    assert (trend.rates, trend.ratio) == ((100, 200, 300), 2.0)
+    assert trend.what == "mixed · 2 nodes · Postgres 18.6 · 20 s · under kill, pause"
+
+
+def test_the_overview_has_the_mutants_the_ablation_and_the_benchmark_where_there_are_some(
+    tmp_path: Path,
+) -> None:
+    exploration_in(tmp_path / "20260101-explore")
+    caught = {"instrument": "explore", "sight": "caught", "seconds": 1.24, "by": ["k1-exclusion"]}
+    seen = [{"instrument": "script", "sight": "held"}, caught]
+    lost = [{"instrument": "script", "sight": "apart"}, {"instrument": "model", "sight": "held"}]
+    figures = {"mutants": 2, "caught": 1, "median_s": 1.2, "longest_s": 1.2, "seconds": 9.0}
+    made = {
+        "20260101-mutants/verdict.json": {
+            "verdict": "violated", "figures": figures, "mutants": {"one": {"seen": seen}, "two": {"seen": lost}},
+        },
+        "20260101-ablate/ablation.json": {
+            "verdict": "violated", "open": [{"variant": "picker/claim: lock"}],
+            "figures": {"variants": 3, "tried": 3, "caught": 2, "explained": 0},
+        },
+        "20260101-bench/bench.json": {
+            "samples": [
+                {"workload": "drain", "contender": "engine", "figures": {"per_s": each}, "verdict": "held"}
+                for each in (100.0, 300.0, 200.0)
+            ]
+        },
+        "20260101-plans/verdict.json": {
+            "verdict": "held", "reason": None, "servers": ["18.6 (embedded)"], "profile": "medium", "invariants": [],
+        },
+        "20260101-bad/bench.json": {"samples": [1]},
+    }  # fmt: skip
+    for name, value in made.items():
+        (tmp_path / name).parent.mkdir()
+        write_json(tmp_path / name, value)
+    html = overview.write(tmp_path).read_text("utf-8")
+    reader = Reader()
+    reader.feed(html)
+    assert reader.open == []
+    assert {"explorations", "plans", "mutants", "races", "ablation", "bench"} <= set(reader.ids)
+    assert '<td class="caught">1.2 s</td>' in html
+    assert "explore: k1-exclusion" in html
+    # Survivors come first.
+    assert html.index('<th scope="row">two</th>') < html.index('<th scope="row">one</th>')
+    assert "picker/claim: lock" in html
+    assert "per_s 200" in html
+    assert "20260101-bad is no benchmark" in html
 
 
 @pytest.mark.parametrize(
