@@ -223,16 +223,21 @@ def test_a_host_that_is_silent_is_lost_and_nobody_waits_for_it(
         assert host.lost
 
 
-def test_a_host_whose_connection_is_closed_is_missed_sooner_than_a_silent_one(
+def test_a_host_that_was_killed_is_missed_sooner_than_a_silent_one_and_the_next_removes_what_it_left(
     party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(master_module, "GONE_S", 0.5)
-    with party.master() as master:
+    with party.master(workers=2) as master:
         worker = party.join()
-        [host] = master.gather(DEADLINE_S)
-        until(lambda: host.samples)
+        until(lambda: master.hosts and master.hosts[0].samples)
+        folders = Path(tempfile.gettempdir()).glob(f"{PREFIX}*")
+        [left] = [folder for folder in folders if _is_of(folder, worker.pid)]
         worker.kill()
-        assert "its connection was closed" in lost(host)
+        assert "its connection was closed" in lost(master.hosts[0])
+        assert left.exists()
+        party.join()
+        until(lambda: len(master.hosts) == 2)
+        assert not left.exists()
 
 
 def test_a_worker_that_is_stopped_says_so_and_its_run_is_lost(party: Party) -> None:
@@ -269,22 +274,6 @@ def test_a_worker_whose_master_is_gone_goes_too_and_leaves_no_folder(party: Part
     assert status == 3
     assert "has not been heard of for 2 s" in said
     assert set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")) <= before
-
-
-def test_the_folder_of_a_killed_worker_is_removed_by_the_next(party: Party) -> None:
-    with party.master(workers=2) as master:
-        first = party.join()
-        until(lambda: master.hosts and master.hosts[0].samples)
-        [left] = [
-            folder for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_of(folder, first.pid)
-        ]
-        first.kill()
-        first.wait(DEADLINE_S)
-        assert left.exists()
-        party.join()
-        master_hosts = master.hosts
-        until(lambda: len(master_hosts) == 2)
-        assert not left.exists()
 
 
 def _is_of(folder: Path, pid: int) -> bool:
