@@ -5,19 +5,22 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
+from click.core import ParameterSource
 
+from engine.ci import Files, ci_options
 from engine.errors import UsageError
-from engine.front_door import FrontDoor
+from engine.front_door import Amount, FrontDoor
 from engine.postgres import signals_stop
 from invariants.folder import JUDGE_LIMIT_S
-from invariants.mutants import REGISTRY
 from results.runs import runs_folder
-from stress.config import UI_PORT, RunConfig, checked
+from stress.ci_profile import ci_command, ci_request
+from stress.config import UI_PORT, RunConfig, checked, default_scenario
 from stress.display import Display
+from stress.doctor import doctor_command
 from stress.faults import FAULTS
 from stress.figures import figures_command
 from stress.hosts.command import checked_hosts, host_options, token_of_master, work
@@ -29,6 +32,21 @@ from stress.subjects.asked import checked_own
 from stress.subjects.loading import is_own
 from stress.subjects.peers import PEERS
 from stress.subjects.peers.environments import python_of
+
+NOT_FOR: Final = {
+    "ci": (
+        "seconds",
+        "scenario",
+        "subject",
+        "python",
+        "minutes",
+        "resume",
+        "judge_seconds",
+        "until_violated",
+        "ui",
+    ),
+    "soak": ("judge_seconds", "until_violated", "ui"),
+}
 
 
 @click.group(cls=FrontDoor)
@@ -65,13 +83,19 @@ def stress() -> None:
     help=f"reference, a system of your own (path/to/file.py:Class, module:Class), or {', '.join(PEERS)}.",
 )
 @click.option("--python", default=None, help="The interpreter that a system of your own runs in.")
-@click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(REGISTRY)}.")
+@click.option(
+    "--mutant",
+    default=None,
+    metavar="NAME",
+    help="Break the engine on purpose; nox -s mutants -- --list says in which ways.",
+)
 @click.option(
     "--profile",
-    type=click.Choice(("run", "soak")),
+    type=click.Choice(("run", "ci", "soak")),
     default="run",
     show_default=True,
-    help="soak: rounds of scenarios and faults at random, one after the other on the same tables.",
+    help="ci: queue, store and a sample of races, in less than three minutes. soak: rounds of scenarios and faults at "
+    "random, one after the other on the same tables.",
 )
 @click.option("--minutes", type=float, default=None, show_default="10", help="How long a soak lasts.")
 @click.option(
@@ -79,7 +103,7 @@ def stress() -> None:
 )
 @click.option(
     "--judge-seconds",
-    type=click.FloatRange(min=0),
+    type=Amount(min=0),
     default=JUDGE_LIMIT_S,
     show_default=True,
     help="How long judging may take; what is not decided by then is unknown.",
@@ -103,10 +127,8 @@ def stress() -> None:
     "--report/--no-report", "reports", default=True, help="Make the run's report.html; the default."
 )
 @host_options
-@click.pass_context
+@ci_options
 def run_command(
-    context: click.Context,
-    /,
     pg: tuple[str, ...],
     seconds: float,
     nodes: int,
@@ -126,6 +148,7 @@ def run_command(
     as_json: bool,
     quiet: bool,
     reports: bool,
+    ci: Files,
     token_file: Path | None,
     worker: str | None,
     **_: Any,
@@ -136,6 +159,7 @@ def run_command(
         nox -s stress                                       the default: 20 s, 4 nodes, every fault
         nox -s stress -- --seconds 60 --faults kill,pause
         nox -s stress -- --mutant outcome-unguarded         watch a broken engine being caught
+        nox -s stress -- --profile ci --junit races.xml     what a pull request can wait for
         nox -s stress -- --profile soak --minutes 30        everything, at random, for half an hour
         nox -s stress -- --mutant insert-many-unordered --seconds 60 --until-violated
         nox -s stress -- --subject examples/blog_queue/blog_queue.py:BlogQueue
@@ -150,16 +174,33 @@ def run_command(
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
+    context = click.get_current_context()
     if worker is not None:
         with signals_stop():
             sys.exit(work(context))
     hosts = checked_hosts(context)
-    if hosts is not None and (profile == "soak" or resume is not None):
-        raise UsageError("a soak runs on one host: leave out --master")
+    if hosts is not None and (profile != "run" or resume is not None):
+        raise UsageError("a soak, and the profile for CI, run on one host: leave out --master")
     if hosts is not None and (is_own(subject) or subject in PEERS):
         raise UsageError("only the reference engine runs on several hosts: leave out --master")
-    if ui is not None and (profile == "soak" or resume is not None):
-        raise UsageError("--ui is for one run; a soak starts a swarm for each of its rounds")
+    refuse_strangers(profile)
+    if profile == "ci":
+        sys.exit(
+            ci_command(
+                ci_request(
+                    pg=pg,
+                    nodes=nodes,
+                    seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+                    faults=faults,
+                    mutant=mutant,
+                ),
+                out,
+                as_json=as_json,
+                quiet=quiet,
+                reports=reports,
+                ci=ci,
+            )
+        )
     if profile == "soak" or resume is not None:
         if is_own(subject) or subject in PEERS:
             raise UsageError("a soak is of the reference engine; give a system of your own more --seconds")
@@ -178,6 +219,7 @@ def run_command(
                 out=out,
                 as_json=as_json,
                 quiet=quiet,
+                ci=ci,
             )
         )
     if minutes is not None:
@@ -188,6 +230,8 @@ def run_command(
             raise UsageError(f"{subject} has an environment of its own: leave --python out")
         python = python_of(subject)
     if is_own(subject) or subject in PEERS:
+        if ui is not None:
+            raise UsageError("--ui is Locust's page, and Locust drives the reference engine: leave it out")
         if until_violated:
             raise UsageError(
                 "--until-violated is for the reference engine: others are judged when a run is over"
@@ -211,6 +255,7 @@ def run_command(
                 as_json=as_json,
                 quiet=quiet,
                 reports=reports,
+                ci=ci,
             )
         )
     if python is not None:
@@ -223,7 +268,7 @@ def run_command(
         nodes=nodes,
         seed=seed,
         faults=faults,
-        scenario="mixed" if scenario is None else scenario,
+        scenario=default_scenario(mutant) if scenario is None else scenario,
         subject=subject,
         mutant=mutant,
         judge_seconds=judge_seconds,
@@ -234,6 +279,7 @@ def run_command(
     token = None if hosts is None else token_of_master(token_file, hosts, quiet=quiet)
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
     from results.report.making import tell
+    from stress.outcomes import of_run
     from stress.run import run
     from stress.summary import print_summary
 
@@ -245,14 +291,34 @@ def run_command(
         print_summary(judged)
     if reports:
         tell(judged.folder)
+    ci.write(of_run(judged))
     sys.exit(judged.exit_code)
 
 
+def refuse_strangers(profile: str) -> None:
+    """Options that a profile has no use for are refused: who gives one expects something of it."""
+    context = click.get_current_context()
+    for name in NOT_FOR.get(profile, ()):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} is not for --profile {profile}, which decides that itself: leave it out"
+            )
+
+
 def own_command(
-    config: RunConfig, python: str | None, out: Path | None, *, as_json: bool, quiet: bool, reports: bool
+    config: RunConfig,
+    python: str | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+    reports: bool,
+    ci: Files,
 ) -> int:
     """A run of somebody else's system; its exit status."""
     from results.report.making import tell
+    from stress.outcomes import of_run
     from stress.subjects.own_run import run_own
     from stress.subjects.own_summary import print_summary
 
@@ -264,6 +330,7 @@ def own_command(
         print_summary(judged)
     if reports:
         tell(judged.folder)
+    ci.write(of_run(judged))
     return judged.exit_code
 
 
@@ -273,6 +340,7 @@ stress.add_command(ablate_command)
 stress.add_command(replay_command)
 stress.add_command(figures_command)
 stress.add_command(fuzz_command, "fuzz")
+stress.add_command(doctor_command)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
     """`verdict.json` of an exploration."""
 
     verdict: VerdictWord
-    seed: int
+    seed: int | None
     mutant: str | None
     postgres: dict[str, str]
     schedules: int
@@ -55,8 +55,8 @@ def read(folder: Path) -> Explored:
         raise UsageError(f"{folder / 'verdict.json'} cannot be read: {error}") from None
 
 
-def render(explored: Explored, folder: Path) -> str:
-    """The whole page."""
+def render(explored: Explored, folder: Path, *, beside: bool = True) -> str:
+    """The whole page. `folder`: where the schedules lie; `beside`: the page is to lie there too."""
     severity = ("violated", "unknown", "held")
     return look.rendered(
         "explored",
@@ -65,7 +65,9 @@ def render(explored: Explored, folder: Path) -> str:
         races=sorted(explored.races.items(), key=lambda entry: severity.index(entry[1].verdict)),
         failing=[(name, race) for name, race in explored.races.items() if race.schedule is not None],
         grid=lanes.grid,
-        beside=lambda race: [(path.name, what) for path, what in _files(folder, race) if path.is_file()],
+        beside=lambda race: [
+            (path.name, what) for path, what in _files(folder, race) if beside and path.is_file()
+        ],
     )
 
 

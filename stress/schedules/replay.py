@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.errors import UsageError
+from results.report.lanes import Drawn
 from stress.schedules import story
 from stress.schedules.controller import Step
 from stress.schedules.lab import Lab
@@ -27,6 +28,11 @@ class Replayed:
     def rows(self) -> list[list[str]]:
         """The table of the story."""
         return story.table(story.found_at(self.steps), self.sessions)
+
+    @property
+    def drawn(self) -> Drawn:
+        """The drawing of the story."""
+        return story.drawn(story.found_at(self.steps), self.sessions)
 
     @property
     def reasons(self) -> list[str]:

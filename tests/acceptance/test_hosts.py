@@ -180,7 +180,7 @@ def _family(process: subprocess.Popen[str]) -> list[psutil.Process]:
         (["--master", "--bind", "db.example"], 2, "--bind must be an IPv4 address of this machine"),
         (["--master", "--bind", "192.0.2.7"], 3, "the master cannot listen at 192.0.2.7:5670"),
         (["--master", "--quiet"], 2, "--quiet would hide the token that the workers need"),
-        (["--master", "--profile", "soak"], 2, "a soak runs on one host: leave out --master"),
+        (["--master", "--profile", "soak"], 2, "run on one host: leave out --master"),
         (["--master", "--subject", "procrastinate"], 2, "only the reference engine runs on several hosts"),
         (["--master", "--pg", "container:17"], 2, "cannot be reached from others"),
         (["--master", "--port", "5774", "--join-seconds", "1"], 4, "0 of 1 workers came within 1 s"),

@@ -15,14 +15,15 @@ import pytest
 from results.plans import render
 from results.plans.comparing import compare
 from results.plans.reference import named
-from results.report import making, overview
+from results.plans.verdict import Judged, judge
+from results.report import look, making, overview
 from tests.fixtures.browser import CHROMIUM, Browser
 from tests.unit.test_report import exploration_in, run_in
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
 
 KEEP = os.environ.get("PGREFEREE_SCREENSHOTS")
-PAGES = ("held", "violated", "exploration", "comparison", "overview")
+PAGES = ("held", "violated", "exploration", "capture", "comparison", "overview")
 # Beside what scrolls by itself, nothing may reach beyond the window.
 CUT_OFF = """
 [...document.querySelectorAll("body *")].filter(each =>
@@ -44,12 +45,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "single-owner": {"verdict": "held", "checked": 3, "violated": 0, "violations": []},
         "no-spin": {"verdict": "not_exercised", "checked": 0, "violated": 0, "violations": []},
     }
+    captured = [Judged(named("18"))]
     compared = folder / "compared.html"
     compared.write_text(render.html(compare(named("17"), named("18"))), encoding="utf-8")
     return {
         "held": making.write(run_in(folder / "1-held", verdict="held", invariants=held)),
         "violated": making.write(run_in(folder / "2-violated")),
         "exploration": making.write(exploration_in(folder / "3-explore")),
+        "capture": look.put(folder / "captured.html", render.page("Plans", captured, judge(captured))),
         "comparison": compared,
         "overview": overview.write(folder),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from engine.postgres import MAJORS
 from invariants.history.export import to_frame, write_parquet
 from invariants.history.operations import Operation
 from results.__main__ import results
-from results.plans import generic
-from results.plans.tree import Node
+from results.plans import generic, render
+from results.plans.reference import named
+from results.plans.tree import Node, line
+from results.plans.verdict import Judged, judge
 from results.report import lanes, look, making, overview, series
 from results.runs import Verdict, write_json
 
@@ -381,6 +384,19 @@ def test_a_comparison_of_plans_is_a_page_like_the_others(tmp_path: Path) -> None
     assert '<p class="verdict changed-explained">' in html
 
 
+def test_a_capture_has_the_trees_of_every_statement_on_its_page() -> None:
+    captured = [Judged(named("18"))]
+    html = render.page("Plans", captured, judge(captured))
+    reader = Reader()
+    reader.feed(html)
+    assert reader.open == []
+    assert {target for target in reader.targets if not target.startswith("#")} == {"data:,"}
+    for label, statement in captured[0].capture.statements.items():
+        assert f"<summary>{label}</summary>" in html
+        for explained in statement.plans.values():
+            assert escape(line(explained.plan)) in html
+
+
 def test_every_scrolling_part_of_a_page_can_be_reached_and_has_a_name(tmp_path: Path) -> None:
     for page in (making.write(run_in(tmp_path / "run")), making.write(exploration_in(tmp_path / "explore"))):
         html = page.read_text("utf-8")
@@ -427,9 +443,9 @@ def test_letters_stand_out_from_their_ground_and_curves_from_theirs(theme: dict[
     for ground, letters in grounds.items():
         for letter in letters:
             assert contrast(theme[letter], theme[ground]) >= 4.5, (letter, ground)
-    for line in ("line1", "line2", "line3", "line4", "line5"):
+    for stroke in ("line1", "line2", "line3", "line4", "line5"):
         for ground in ("paper", "band"):
-            assert contrast(theme[line], theme[ground]) >= 3, (line, ground)
+            assert contrast(theme[stroke], theme[ground]) >= 3, (stroke, ground)
 
 
 @pytest.mark.parametrize("missing", ["history.parquet", "depths.parquet"])
