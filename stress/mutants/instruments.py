@@ -23,7 +23,7 @@ import psycopg
 from engine.picker import Picker
 from engine.postgres import Server, conninfo, fresh_database
 from engine.statements import Catalogue
-from invariants.mutants import PLANS, REGISTRY, STORE_MUTANTS, TRANSPORT_MUTANTS, Mutant
+from invariants.mutants import PLANS, REGISTRY, Mutant
 from invariants.mutants.protocol import picker_of
 from models.fuzz import Profile, fuzz
 from results.plans import shapes
@@ -33,7 +33,7 @@ from results.plans.comparing import compare
 from results.plans.folder import Capture
 from results.plans.profiles import PROFILES, grown
 from results.plans.tree import walk
-from stress.mutants.concerns import machines_of, statements_of
+from stress.mutants.concerns import breaks_the_store, machines_of, statements_of
 from stress.mutants.seen import Instrument, Seen, Sight, apart
 from stress.schedules.coverage import CAUGHT_BY_RACE, NO_RACE
 from stress.schedules.lab import Lab
@@ -52,7 +52,6 @@ SHRINK_S: Final = 0.5
 PLANS_PROFILE: Final = grown(30_000, like=PROFILES["medium"], batch=100)
 SWARM_NODES: Final = 4
 SWARM_TIMEOUT_S: Final = 600
-STORE_AREAS: Final = frozenset(("store", "relay", "transport"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +252,7 @@ def explored(
 
 def scenario_of(mutant: Mutant) -> str:
     """The load that meets what the mutant breaks."""
-    stored = {name.partition("/")[0] for name in statements_of(mutant)} & STORE_AREAS
-    return "statechart" if stored or mutant in (*STORE_MUTANTS, *TRANSPORT_MUTANTS) else "mixed"
+    return "statechart" if breaks_the_store(mutant) else "mixed"
 
 
 def by_swarm(bench: Bench, mutant: Mutant, seed: int) -> Seen:

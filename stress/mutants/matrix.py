@@ -84,7 +84,7 @@ class Matrix:
     def verdict(self) -> Verdict:
         """Held: every mutant was caught, and the sound engine held by every instrument. Violated: a mutant was shown to
         all and caught by none, or the sound engine was accused. Unknown: neither could be said."""
-        if self.accused or any(not _in_doubt(self.rows[name]) for name in self.survivors):
+        if self.accused or any(not is_in_doubt(self.rows[name]) for name in self.survivors):
             return "violated"
         return "unknown" if self.survivors or self.undecided or self.interrupted else "held"
 
@@ -110,7 +110,8 @@ class Matrix:
         }
 
 
-def _in_doubt(row: Row) -> bool:
+def is_in_doubt(row: Row) -> bool:
+    """Whether an instrument could not tell, or none was asked."""
     return not row.seen or any(seen.sight == "unknown" for seen in row.seen)
 
 

@@ -66,6 +66,8 @@ def test_a_heartbeat_fits_its_lease_three_times_and_a_poll_its_longest() -> None
         ({"instance": "a:b"}, "colon"),
         ({"node": "a@b"}, "at sign"),
         ({"node": "a\x00"}, "NUL"),
+        ({"instance": ""}, "instance must not be empty"),
+        ({"node": ""}, "node must not be empty"),
         ({"max_sessions": 0}, "max_sessions"),
         ({"queues": ()}, "at least one queue"),
         ({"queues": (QueuePolicy(name="q"), QueuePolicy(name="q"))}, "twice"),
