@@ -67,6 +67,7 @@ FRONT_DOORS = {
     "report": ("results report", "Make a page of a recorded run, or of all."),
     "plans": ("results plans capture", "Capture the plans of every statement, and check their shapes."),
     "compare": ("results plans compare", "Compare two captures of plans."),
+    "bench": ("stress bench", "Measure floors, engine and peers by turns, on one server."),
     "figures": ("stress figures", "Measure what the known bad forms of statements cost."),
     "postgres": ("engine postgres", "Start a throw-away server, or list the versions to be had here."),
 }

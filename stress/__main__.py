@@ -15,6 +15,7 @@ from engine.postgres import signals_stop
 from invariants.folder import JUDGE_LIMIT_S
 from invariants.mutants import REGISTRY
 from results.runs import runs_folder
+from stress.bench.command import bench_command
 from stress.config import SUBJECTS, checked
 from stress.display import Display
 from stress.faults import FAULTS
@@ -163,6 +164,7 @@ stress.add_command(mutants_command)
 stress.add_command(ablate_command)
 stress.add_command(replay_command)
 stress.add_command(figures_command)
+stress.add_command(bench_command)
 stress.add_command(fuzz_command, "fuzz")
 
 
