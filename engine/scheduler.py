@@ -32,6 +32,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import msgspec
 import psycopg
 
 from engine.flusher import Flusher, Settled
@@ -513,7 +514,7 @@ class Scheduler:
         gated = rekeyed and self._is_gated(key)
         if rekeyed and key is not None and not gated:
             return commit
-        return replace(
+        return msgspec.structs.replace(
             commit,
             kind="continue",
             sets_key=rekeyed,
@@ -567,13 +568,14 @@ class Scheduler:
                 ),
                 turn=turn,
             )
+        outcome: Outcome | Awaitable[Outcome]
         try:
-            if inspect.iscoroutinefunction(function):
-                outcome = await function(step)
+            if self._registry.is_coroutine(step):
+                outcome = await cast(Awaitable[Outcome], function(step))
             else:
                 outcome = await asyncio.get_running_loop().run_in_executor(self._threads, function, step)
                 if inspect.isawaitable(outcome):
-                    outcome = await cast(Awaitable[Outcome], outcome)
+                    outcome = await outcome
             return to_commit(hold, outcome, step, turn)
         except Exception as error:
             return self._answer_error(step, hold, turn, error)
@@ -592,8 +594,11 @@ def to_commit(hold: Hold, outcome: Outcome, given: Step | None = None, turn: int
 
     Raises UnstorableValue, or TypeError for what is not an outcome.
     """
-    consumed = () if given is None else tuple(signal.id for signal in given.awaited)
     match outcome:
+        case Done(result):
+            return Commit(
+                id=hold.id, claim=hold.claim, turn=turn, kind="done", result=to_json("result", result)
+            )
         case Next(step, state, rate_limit, weight, key):
             return Commit(
                 id=hold.id,
@@ -607,7 +612,7 @@ def to_commit(hold: Hold, outcome: Outcome, given: Step | None = None, turn: int
                 weight=weight,
                 sets_key=key is not KEEP,
                 concurrency_key=None if key is KEEP else key,
-                consumed=consumed,
+                consumed=_consumed(given),
             )
         case Await(names, step, state, timeout_ms):
             awaits = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
@@ -642,7 +647,7 @@ def to_commit(hold: Hold, outcome: Outcome, given: Step | None = None, turn: int
                 state=None if state is None else to_json_object("state", dict(state)),
                 sets_rate=True,
                 children=children,
-                consumed=consumed,
+                consumed=_consumed(given),
             )
         case Retry(delay_ms, error):
             return Commit(
@@ -653,13 +658,13 @@ def to_commit(hold: Hold, outcome: Outcome, given: Step | None = None, turn: int
                 delay_ms=_duration("delay_ms", delay_ms),
                 error=None if error is None else _storable(error),
             )
-        case Done(result):
-            return Commit(
-                id=hold.id, claim=hold.claim, turn=turn, kind="done", result=to_json("result", result)
-            )
         case Stop(error):
             return Commit(id=hold.id, claim=hold.claim, turn=turn, kind="stop", error=_storable(error))
     raise TypeError(f"a step must return an outcome such as Next or Done, not {type(outcome).__name__}")
+
+
+def _consumed(given: Step | None) -> tuple[int, ...]:
+    return () if given is None else tuple(signal.id for signal in given.awaited)
 
 
 def _duration(name: str, amount_ms: float) -> float:

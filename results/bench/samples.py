@@ -114,7 +114,7 @@ GOALS: Final = (
             Goal(workload=f"commits {clients}", contender="store", against="raw psycopg", at_least=0.8),
             Goal(workload=f"commits {clients}", contender="store", against="pgbench", at_least=0.4),
             Goal(
-                workload=f"commits {clients}", contender="store, in batches", against="pgbench", at_least=1.0
+                workload=f"commits {clients}", contender="store, 100 at once", against="pgbench", at_least=1.0
             ),
         )
     ),

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +22,10 @@ from invariants.verdict import EXIT_CODES
 from results.bench.command import FILE, show
 from results.bench.samples import Bench, Sample
 from results.runs import create_run_folder, runs_folder
+from stress.bench.commits import CLIENTS, Writer, commits, writers
 from stress.bench.contenders import PEERS, Contender, engine, grown, limited, raw
 from stress.bench.drain import drain
+from stress.bench.flow import BATCH, enqueue, families, latency, signals
 
 # One measurement: what it is called while it runs, and how it is taken.
 Turn = tuple[str, Callable[[Server, int, Path], Sample]]
@@ -49,6 +52,47 @@ def growth(_: Sequence[Contender], jobs: int | None) -> Iterator[Turn]:
         yield _drain(contender, 1, jobs)
 
 
+def puts(peers: Sequence[Contender], _: int | None) -> Iterator[Turn]:
+    """Jobs put in by one client, one by one and in batches."""
+    for batch in (1, BATCH):
+        for contender in (raw(100), engine(), *peers):
+            yield f"enqueue {batch}, {contender.name}", partial(_enqueue, contender, batch)
+
+
+def trips(_: Sequence[Contender], __: int | None) -> Iterator[Turn]:
+    """Latency below saturation, signals, families: the engine alone, by polling and with pokes."""
+    told = engine("engine, pokes", pokes=True)
+    for contender in (engine(), told):
+        yield f"latency, {contender.name}", partial(_flow, latency, contender)
+        yield f"signals, {contender.name}", partial(_flow, signals, contender)
+    yield "families", partial(_flow, families, engine())
+
+
+def writes(_: Sequence[Contender], __: int | None) -> Iterator[Turn]:
+    """Compare-and-set commits."""
+    for clients in CLIENTS:
+        for writer in writers():
+            yield f"commits {clients}, {writer.name}", partial(_commits, writer, clients)
+
+
+def _flow(
+    measure: Callable[[Server, Contender, int, Path], Sample],
+    contender: Contender,
+    server: Server,
+    repetition: int,
+    logs: Path,
+) -> Sample:
+    return measure(server, contender, repetition, logs)
+
+
+def _commits(writer: Writer, clients: int, server: Server, repetition: int, logs: Path) -> Sample:
+    return commits(server, writer, clients, repetition, logs)
+
+
+def _enqueue(contender: Contender, batch: int, server: Server, repetition: int, logs: Path) -> Sample:
+    return enqueue(server, contender, batch, repetition, logs)
+
+
 def _drain(contender: Contender, processes: int, jobs: int | None) -> Turn:
     if jobs is not None:
         contender = replace(contender, jobs=jobs)
@@ -61,6 +105,9 @@ def _drain(contender: Contender, processes: int, jobs: int | None) -> Turn:
 
 WORKLOADS: Final[dict[str, Callable[[Sequence[Contender], int | None], Iterator[Turn]]]] = {
     "drain": drains,
+    "enqueue": puts,
+    "latency": trips,
+    "commits": writes,
     "limits": limits,
     "growth": growth,
 }

@@ -33,9 +33,10 @@ LOAD_S: Final = 120.0
 class Contender:
     """One way to get `jobs` jobs done.
 
-    `prepare` makes the schema, `load` puts the jobs in. `command` and `config` are its processes'; `table` is where the
-    jobs are, and what is locked until all processes wait for it. `unfinished` asks whether there are any left, None for
-    a contender whose processes end by themselves. `reading` finds jobs in the write-ahead log.
+    `prepare` makes the schema, `load` puts so many jobs in, in calls of a size. `command` and `config` are its
+    processes'; `table` is where the jobs are, and what is locked until all processes wait for it. `unfinished` asks
+    whether there are any left, None for a contender whose processes end by themselves. `reading` finds jobs in the
+    write-ahead log.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Contender:
     table: str
     jobs: int = JOBS
     prepare: Callable[[str, Path], None]
-    load: Callable[[str, Path, int], None]
+    load: Callable[[str, Path, int, int], None]
     command: Sequence[str]
     config: dict[str, Any] = field(default_factory=dict)
     unfinished: bytes | None = None
@@ -70,11 +71,11 @@ def engine(name: str = "engine", kind: Kind = "engine", **how: Any) -> Contender
             if before:
                 connection.execute(_ENDED, [before])
 
-    def load(dsn: str, _: Path, jobs: int) -> None:
+    def load(dsn: str, _: Path, jobs: int, size: int) -> None:
         picker = Picker()
         with connect(dsn, "bench load") as connection:
-            for first in range(0, jobs, LOAD):
-                batch = [make(number) for number in range(first, min(first + LOAD, jobs))]
+            for first in range(0, jobs, size):
+                batch = [make(number) for number in range(first, min(first + size, jobs))]
                 perform(connection, picker.insert_many(batch))
 
     return Contender(
@@ -129,11 +130,11 @@ def raw(batch: int) -> Contender:
             )
             connection.execute("CREATE INDEX job_queued ON job (id) WHERE status = 'queued'")
 
-    def load(dsn: str, _: Path, jobs: int) -> None:
+    def load(dsn: str, _: Path, jobs: int, size: int) -> None:
         with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as connection:
             cursor = psycopg.RawCursor(connection)
-            for first in range(0, jobs, LOAD):
-                statuses = ["queued"] * min(LOAD, jobs - first)
+            for first in range(0, jobs, size):
+                statuses = ["queued"] * min(size, jobs - first)
                 cursor.execute(b"INSERT INTO job (status) SELECT unnest($1::text[])", [statuses])
 
     return Contender(
@@ -174,7 +175,7 @@ def pgqueuer() -> Contender:
         table="pgqueuer",
         jobs=PGQUEUER_JOBS,
         prepare=lambda dsn, logs: act(dsn, logs, act="install"),
-        load=lambda dsn, logs, jobs: act(dsn, logs, act="load", jobs=jobs, batch=LOAD),
+        load=lambda dsn, logs, jobs, size: act(dsn, logs, act="load", jobs=jobs, batch=size),
         command=worker,
         config={"act": "drain", "batch": PEER_BATCH},
         reading=read_pgqueuer,

@@ -21,7 +21,7 @@ from invariants.ledger.pgoutput import Transaction
 from results.bench.samples import Sample
 from results.runs import VerdictWord
 from stress.bench import ledger
-from stress.bench.contenders import Contender
+from stress.bench.contenders import LOAD, Contender
 from stress.bench.processes import check, end, running
 
 READY_S: Final = 60.0
@@ -39,7 +39,7 @@ def drain(server: Server, contender: Contender, processes: int, repetition: int,
     with fresh_database(server) as dsn, psycopg.connect(dsn, autocommit=True) as watch:
         contender.prepare(dsn, logs)
         with ledger.kept(dsn) as start:
-            contender.load(dsn, logs, contender.jobs)
+            contender.load(dsn, logs, contender.jobs, LOAD)
             watch.execute(sql.SQL("VACUUM ANALYZE {}").format(sql.Identifier(contender.table)))
             watch.execute("CHECKPOINT")
             released_us = _run(dsn, watch, contender, processes, logs)
