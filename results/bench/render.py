@@ -13,7 +13,9 @@ HEADS = ("workload", "contender", "median", "spread", "of the floor", "of the be
 
 def cells(each: Standing) -> tuple[str, ...]:
     """One line: median and spread with their unit, ratios as times."""
-    unit = {"per_s": "/s", "p50_ms": " ms (p50)", "p99_ms": " ms (p99)"}.get(each.figure, f" {each.figure}")
+    unit = {"per_s": "/s", "p50_ms": " ms (p50)", "p99_ms": " ms (p99)", "cpu_us": " µs (cpu)"}.get(
+        each.figure, f" {each.figure}"
+    )
     return (
         each.workload,
         each.contender,

@@ -72,7 +72,7 @@ def _pgbench(dsn: str, clients: int, logs: Path) -> Sequence[str]:
 def commits(server: Server, writer: Writer, clients: int, repetition: int, logs: Path) -> Sample:
     """One measurement, on a database of its own. Raises InfrastructureError."""
     with fresh_database(server) as dsn, psycopg.connect(dsn, autocommit=True) as watch:
-        migrate(watch)
+        migrate(watch, "store")
         if writer.forks:
             watch.execute(
                 "INSERT INTO executions (id, definition_id, data, version) "

@@ -22,6 +22,7 @@ from results.bench.samples import Sample
 from results.runs import VerdictWord
 from stress.bench import ledger
 from stress.bench.contenders import LOAD, Contender
+from stress.bench.cpu import Meter
 from stress.bench.processes import check, end, running
 
 READY_S: Final = 60.0
@@ -42,17 +43,20 @@ def drain(server: Server, contender: Contender, processes: int, repetition: int,
             contender.load(dsn, logs, contender.jobs, LOAD)
             watch.execute(sql.SQL("VACUUM ANALYZE {}").format(sql.Identifier(contender.table)))
             watch.execute("CHECKPOINT")
-            released_us = _run(dsn, watch, contender, processes, logs)
+            released_us, cpu_s = _run(server, dsn, watch, contender, processes, logs)
             transactions = ledger.read(dsn, start)
     account = ledger.Account.of(transactions, contender.reading)
     verdict, reason = _verdict(contender, account, transactions)
     took_s = (account.last_us - released_us) / 1e6 if account.ended_us else DRAIN_S
+    figures = {"per_s": len(account.ended) / took_s}
+    if cpu_s is not None:
+        figures["cpu_us"] = cpu_s * 1e6 / contender.jobs
     return Sample(
         workload=f"drain {processes}",
         contender=contender.name,
         kind=contender.kind,
         repetition=repetition,
-        figures={"per_s": len(account.ended) / took_s},
+        figures=figures,
         verdict=verdict,
         reason=reason,
     )
@@ -67,8 +71,16 @@ def _verdict(
     return ("held", None) if reason is None else ("violated", reason)
 
 
-def _run(dsn: str, watch: psycopg.Connection[Any], contender: Contender, processes: int, logs: Path) -> int:
-    """Let them at it until nothing is left; when they were let, in microseconds since 1970."""
+def _run(
+    server: Server,
+    dsn: str,
+    watch: psycopg.Connection[Any],
+    contender: Contender,
+    processes: int,
+    logs: Path,
+) -> tuple[int, float | None]:
+    """Let them at it until nothing is left. When they were let, in microseconds since 1970, and the processor time that
+    they and the server took from there."""
 
     def config(place: int) -> dict[str, Any]:
         return {"dsn": dsn, "name": f"bench-{place}", **contender.config}
@@ -87,6 +99,7 @@ def _run(dsn: str, watch: psycopg.Connection[Any], contender: Contender, process
             # Parts of a worker that are slower to come up wait here too.
             time.sleep(3 * LOOK_S)
             released_us = _one(gate, b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+            meter = Meter(server, children)
             gate.commit()
             if contender.unfinished is None:
                 for child in children:
@@ -101,7 +114,7 @@ def _run(dsn: str, watch: psycopg.Connection[Any], contender: Contender, process
                         raise InfrastructureError(f"{contender.name} did not drain in {DRAIN_S:.0f} s")
                     time.sleep(LOOK_S)
                 end(children)
-    return released_us
+            return released_us, meter.spent_s()
 
 
 def _one(connection: psycopg.Connection[Any], query: bytes) -> int:
