@@ -346,16 +346,24 @@ MUTATED = (
 def mutate(session: nox.Session) -> None:
     """Change one thing in the Python of the decisions at a time (mutmut), and list what no test noticed.
 
-    `--all` adds what decides beside a server. Exit status: 0 all was noticed, 1 something was not.
+    `--all` adds what decides beside a server; a path such as `engine/policy.py` limits it to that. Exit status: 0 all
+    was noticed or is explained in tests/mutation.toml, 1 something was not.
     """
-    chosen = ("pure", "all") if "--all" in session.posargs else ("pure",)
+    paths = [word for word in session.posargs if word != "--all"]
     with (ROOT / "tests" / "mutation.toml").open("rb") as file:
         groups = tomllib.load(file)
+    among = [path for name in ("pure", "all") for path in groups[name]["only_mutate"]]
+    if unknown := [path for path in paths if path not in among]:
+        fail(session, 2, f"{unknown[0]} is not among what is mutated; tests/mutation.toml lists that")
+    beside_a_server = "--all" in session.posargs or not set(paths) <= set(groups["pure"]["only_mutate"])
+    chosen = ("pure", "all") if beside_a_server else ("pure",)
     settings = {
         "source_paths": ["engine"],
         "also_copy": [name for name in MUTATED if name not in ("engine", "tests")],
-        "pytest_add_cli_args": ["-p", "no:cacheprovider"],
-        "only_mutate": [path for name in chosen for path in groups[name]["only_mutate"]],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider"]
+        + ([] if beside_a_server else ["-k", groups["pure"]["keyword"]]),
+        "only_mutate": paths or [path for name in chosen for path in groups[name]["only_mutate"]],
+        "do_not_mutate_patterns": groups["untouched"],
         "pytest_add_cli_args_test_selection": [path for name in chosen for path in groups[name]["tests"]],
     }
     # Mutmut writes beside what it mutates.
@@ -376,12 +384,29 @@ def mutate(session: nox.Session) -> None:
             if status := call([program, "run"], env=env, quiet=True):
                 fail(session, INFRASTRUCTURE, f"mutmut ended with exit status {status}")
             left = subprocess.run([program, "results"], env=env, capture_output=True, text=True).stdout
-    survivors = [
-        line.strip() for line in left.splitlines() if line.strip().endswith(("survived", "no tests"))
-    ]
-    print(*survivors, sep="\n")
-    if survivors:
-        fail(session, 1, f"{len(survivors)} changes were noticed by no test")
+            found = [line.strip().rpartition(":")[::2] for line in left.splitlines() if ": " in line]
+            survivors = {
+                name: _changed(
+                    subprocess.run([program, "show", name], env=env, capture_output=True, text=True).stdout
+                )
+                for name, became in found
+                if became.strip() in ("survived", "no tests")
+            }
+    explained = {(entry["was"], entry["is"]): entry["why"] for entry in groups.get("explained", [])}
+    unexplained = 0
+    for name, change in survivors.items():
+        why = explained.get(change)
+        unexplained += why is None
+        print(f"{name}\n    - {change[0]}\n    + {change[1]}" + (f"\n    {why}" if why else ""))
+    if unexplained:
+        fail(session, 1, f"{unexplained} changes were noticed by no test and are not explained")
+
+
+def _changed(diff: str) -> tuple[str, str]:
+    """The lines that a mutant takes out and puts in, without their indentation."""
+    lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++"))]
+    out, put = ([line[1:].strip() for line in lines if line.startswith(sign)] for sign in "-+")
+    return " ".join(out), " ".join(put)
 
 
 PIN_HEADER = """\

@@ -10,6 +10,8 @@ import msgspec
 
 from engine.errors import UsageError
 from invariants.evidence import Evidence, read_evidence, read_ledger_summary
+from invariants.foreign import SUBJECT_FILE, Subject
+from invariants.foreign import judge as judge_foreign
 from invariants.forks import read_lost
 from invariants.history.events import HistoryError
 from invariants.history.operations import Operation, merge_folder
@@ -51,6 +53,16 @@ def judge_folder(folder: Path, evidence: Evidence | None = None, limit_s: float 
         if shards > 1:
             return judge_shards(recorded, operations, lambda: time.monotonic() > deadline)
         [one] = recorded
+        if (folder / SUBJECT_FILE).exists():
+            subject = msgspec.json.decode((folder / SUBJECT_FILE).read_bytes(), type=Subject)
+            return judge_foreign(
+                one.transactions,
+                operations,
+                one.evidence,
+                one.summary,
+                subject,
+                lambda: time.monotonic() > deadline,
+            )
         return judge(
             one.transactions,
             operations,

@@ -121,6 +121,11 @@ class Judge:
         return sum(rule.findings.count for rule in self._rules)
 
     @property
+    def standing(self) -> dict[str, tuple[int, int]]:
+        """How often each rule was decided so far, and how often it was violated, by its name."""
+        return {rule.name: (rule.checked, rule.findings.count) for rule in self._rules}
+
+    @property
     def exercised(self) -> dict[str, int]:
         """What was counted, of all areas."""
         return {name: count for exercise in self._exercises for name, count in exercise.counts.items()}

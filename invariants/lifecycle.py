@@ -191,12 +191,10 @@ class NoLostJob:
         so. Where nobody was told of the row, some insert of unknown outcome must have asked for a time as late."""
         if self._witness is None or not self._witness.operations:
             return False
-        last = self._witness.operations[-1]
-        last_us = (last.start_ns + last.wall_offset_ns) // 1000
-        if microseconds(row[self._c.eligible_at] or b"") <= last_us:
+        if microseconds(row[self._c.eligible_at] or b"") <= self._witness.operations[-1].begun_us:
             return False
         inserts = self._witness.unknown_inserts if insert is None else (insert,)
-        return any(1000 * (each.job.get("eligible_at") or 0) > last_us for each in inserts)
+        return any(map(self._witness.is_early, inserts))
 
     def _compare(self, row: Row, insert: Insert) -> None:
         c, expect = self._c, insert.job.get("expect")

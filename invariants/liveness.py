@@ -6,6 +6,8 @@ What the rule leans on (picker.md §6, engine/limiter.py, engine/sql/limiter/):
 2. A key without rows is cold, and full. Two admissions that meet a cold key at once are decided by a lock, of which
    there are few (`cold_lock`): an admission of another key may be in the way.
 3. A sweep locks the rows of keys that nobody has drawn on for burst / rate, and no others.
+4. A claim whose snapshot is older than another's commit locks the row that the other has claimed before it sees that
+   it is no longer runnable, and keeps the lock to its end (docs/findings.md, "a claim that lost holds the row").
 """
 
 from __future__ import annotations
@@ -116,6 +118,7 @@ class RateLiveness:
         self._rows_taken: dict[int, Spans] = {}
         self._anything_taken = Spans(())
         self._cold_locks: dict[int, list[Operation]] = {}
+        self._claims: dict[str, list[Operation]] = {}
 
     def transaction(self, _: Transaction, changes: Changes) -> None:
         self._policies.observe(changes.configs)
@@ -164,6 +167,10 @@ class RateLiveness:
                 anything.append((o.start_ns, witness.over_ns(o)))
         self._rows_taken = {row: Spans(spans) for row, spans in by_row.items()}
         self._anything_taken = Spans(anything)
+        claims: dict[str, list[Operation]] = defaultdict(list)
+        for o in witness.named.get("claim", ()):
+            claims[o.value["queue"]].append(o)
+        self._claims = claims
 
     def _key(self, key: str, policy: Policy, operations: Sequence[Operation]) -> None:
         """All that bears on one key, in the order of its start."""
@@ -217,8 +224,24 @@ class RateLiveness:
         """Whether something else may have held the row: an admission passes over a row that a heartbeat renews."""
         assert admit.end_ns is not None
         mine = self._rows_taken.get(row)
-        return self._anything_taken.meet(admit.start_ns, admit.end_ns) or (
-            mine is not None and mine.meet(admit.start_ns, admit.end_ns)
+        return (
+            self._anything_taken.meet(admit.start_ns, admit.end_ns)
+            or (mine is not None and mine.meet(admit.start_ns, admit.end_ns))
+            or self._has_rivals(admit)
+        )
+
+    def _has_rivals(self, admit: Operation) -> bool:
+        """Whether another claim of the queue, sent before the admission's own was answered, may not have been over."""
+        assert self._witness is not None
+        assert admit.end_ns is not None
+        own = self._witness.claims.get(admit.value["claim"])
+        if own is None or own.end_ns is None:
+            return True
+        return any(
+            other is not own
+            and other.start_ns < own.end_ns
+            and ((over_ns := self._witness.over_ns(other)) is None or over_ns >= admit.start_ns)
+            for other in self._claims.get(own.value["queue"], ())
         )
 
     def _denied(

@@ -188,4 +188,4 @@ def _work(o: Operation) -> int:
         return len(o.result["committed"])
     if o.f == "transport.ack":
         return sum(map(bool, o.result)) if isinstance(o.result, list) else int(bool(o.result))
-    return int(o.f == "store.commit")
+    return int(o.f in ("store.commit", "run"))

@@ -124,7 +124,7 @@ def _print_transaction(console: Console, transaction: Witnessed) -> None:
         soft_wrap=True,
     )
     for row in transaction.changes:
-        console.print(Text(f"    {NOUNS[row.table]} {row.id}  {describe(row)}"), soft_wrap=True)
+        console.print(Text(f"    {NOUNS.get(row.table, 'job')} {row.id}  {describe(row)}"), soft_wrap=True)
 
 
 def describe(row: Row) -> str:

@@ -276,6 +276,13 @@ class Witness:
             (insert.id, dedup) in self.delivered for dedup in expect.get("needs", ())
         )
 
+    def is_early(self, insert: Insert) -> bool:
+        """Whether its job need not have started: the time it asked for lies behind the last operation's beginning."""
+        return (
+            bool(self.operations)
+            and 1_000 * (insert.job.get("eligible_at") or 0) > self.operations[-1].begun_us
+        )
+
     def outlived(self, claim: str, operation: Operation) -> Operation | None:
         """The claim's own operation, where its process did something after that other operation had ended."""
         mine = self.claims.get(claim)

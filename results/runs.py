@@ -8,6 +8,9 @@
     forks.json, lost-N.*    what failovers to an asynchronous standby lost (invariants/forks.py), beside the ledger
     history.parquet         the histories merged, one row an operation (invariants/history/export.py)
     depths.parquet          jobs by status and rows by table over time, read off the ledger (invariants/depth.py)
+    gauges.parquet          sessions that wait for a lock, and dead rows by table, over time (stress/gauges.py)
+    waits.parquet           which session was seen waiting for which, and for what lock (stress/gauges.py)
+    plans.json              the generic plan of each statement on the run's tables (results/plans/generic.py)
     report.html             all of it for people (results/report)
     logs/<process>.log      standard error of every child, and the server's log
 

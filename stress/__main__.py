@@ -16,7 +16,7 @@ from invariants.folder import JUDGE_LIMIT_S
 from invariants.mutants import REGISTRY
 from results.runs import runs_folder
 from stress.bench.command import bench_command
-from stress.config import SUBJECTS, checked
+from stress.config import UI_PORT, RunConfig, checked
 from stress.display import Display
 from stress.faults import FAULTS
 from stress.figures import figures_command
@@ -24,6 +24,10 @@ from stress.mutants.command import ablate_command, mutants_command
 from stress.scenarios import SCENARIOS
 from stress.schedules.commands import explore_command, fuzz_command, replay_command
 from stress.soak_command import soak_command
+from stress.subjects.asked import checked_own
+from stress.subjects.loading import is_own
+from stress.subjects.peers import PEERS
+from stress.subjects.peers.environments import python_of
 
 
 @click.group(cls=FrontDoor)
@@ -53,7 +57,13 @@ def stress() -> None:
     show_default="mixed, or all in a soak",
     help=f"One of: {', '.join(SCENARIOS)}.",
 )
-@click.option("--subject", default="reference", show_default=True, help=f"One of: {', '.join(SUBJECTS)}.")
+@click.option(
+    "--subject",
+    default="reference",
+    show_default=True,
+    help=f"reference, a system of your own (path/to/file.py:Class, module:Class), or {', '.join(PEERS)}.",
+)
+@click.option("--python", default=None, help="The interpreter that a system of your own runs in.")
 @click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(REGISTRY)}.")
 @click.option(
     "--profile",
@@ -76,6 +86,15 @@ def stress() -> None:
 @click.option(
     "--until-violated", is_flag=True, help="End the load with the first violation, --seconds at the latest."
 )
+@click.option(
+    "--ui",
+    type=int,
+    is_flag=False,
+    flag_value=UI_PORT,
+    default=None,
+    metavar="[PORT]",
+    help=f"Locust's page on 127.0.0.1 while the load lasts, with the invariants beside it; {UI_PORT} by default.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -90,12 +109,14 @@ def run_command(
     faults: str,
     scenario: str | None,
     subject: str,
+    python: str | None,
     mutant: str | None,
     profile: str,
     minutes: float | None,
     resume: Path | None,
     judge_seconds: float,
     until_violated: bool,
+    ui: int | None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -109,10 +130,16 @@ def run_command(
         nox -s stress -- --mutant outcome-unguarded         watch a broken engine being caught
         nox -s stress -- --profile soak --minutes 30        everything, at random, for half an hour
         nox -s stress -- --mutant insert-many-unordered --seconds 60 --until-violated
+        nox -s stress -- --subject examples/blog_queue/blog_queue.py:BlogQueue
+        nox -s stress -- --seconds 300 --ui                 watch it on http://127.0.0.1:8089
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
+    if ui is not None and (profile == "soak" or resume is not None):
+        raise UsageError("--ui is for one run; a soak starts a swarm for each of its rounds")
     if profile == "soak" or resume is not None:
+        if is_own(subject) or subject in PEERS:
+            raise UsageError("a soak is of the reference engine; give a system of your own more --seconds")
         sys.exit(
             soak_command(
                 pg=pg,
@@ -132,21 +159,60 @@ def run_command(
         )
     if minutes is not None:
         raise UsageError("--minutes is for --profile soak; a run lasts for --seconds")
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    if subject in PEERS:
+        if python is not None:
+            raise UsageError(f"{subject} has an environment of its own: leave --python out")
+        python = python_of(subject)
+    if is_own(subject) or subject in PEERS:
+        if ui is not None:
+            raise UsageError("--ui is Locust's page, and Locust drives the reference engine: leave it out")
+        if until_violated:
+            raise UsageError(
+                "--until-violated is for the reference engine: others are judged when a run is over"
+            )
+        sys.exit(
+            own_command(
+                checked_own(
+                    pg=pg,
+                    seconds=seconds,
+                    nodes=nodes,
+                    seed=seed,
+                    faults=faults,
+                    scenario=scenario,
+                    subject=subject,
+                    mutant=mutant,
+                    python=python,
+                    judge_seconds=judge_seconds,
+                ),
+                python,
+                out,
+                as_json=as_json,
+                quiet=quiet,
+                reports=reports,
+            )
+        )
+    if python is not None:
+        raise UsageError(
+            "--python is for a system of your own: name one with --subject path/to/file.py:Class"
+        )
     config = checked(
         pg=pg,
         seconds=seconds,
         nodes=nodes,
-        seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+        seed=seed,
         faults=faults,
         scenario="mixed" if scenario is None else scenario,
         subject=subject,
         mutant=mutant,
         judge_seconds=judge_seconds,
         until_violated=until_violated,
+        ui=ui,
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
+    from results.report.making import tell
     from stress.run import run
-    from stress.summary import print_summary, tell
+    from stress.summary import print_summary
 
     with signals_stop():
         judged = run(config, out or runs_folder(), Display(quiet=quiet))
@@ -157,6 +223,25 @@ def run_command(
     if reports:
         tell(judged.folder)
     sys.exit(judged.exit_code)
+
+
+def own_command(
+    config: RunConfig, python: str | None, out: Path | None, *, as_json: bool, quiet: bool, reports: bool
+) -> int:
+    """A run of somebody else's system; its exit status."""
+    from results.report.making import tell
+    from stress.subjects.own_run import run_own
+    from stress.subjects.own_summary import print_summary
+
+    with signals_stop():
+        judged = run_own(config, python, out or runs_folder(), Display(quiet=quiet))
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode(judged.verdict) + b"\n")
+    elif not quiet:
+        print_summary(judged)
+    if reports:
+        tell(judged.folder)
+    return judged.exit_code
 
 
 stress.add_command(explore_command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,13 +15,17 @@ from invariants.mutants import REGISTRY
 from stress.faults import FAULTS, FaultKind
 from stress.faults.plan import FAILOVERS
 from stress.scenarios import SCENARIOS
-from stress.subjects import Subject
+from stress.subjects.peers import PEERS
+from stress.subjects.subject import Subject
 
-SUBJECTS = ("reference",)
+SUBJECTS = ("reference", *PEERS)
 
 MAX_NODES = 64
 MAX_SERVERS = 8
 MAX_SECONDS = 24 * 3600.0
+MIN_PORT, MAX_PORT = 1024, 65_535
+# Locust's own.
+UI_PORT = 8089
 
 # A run's leases are short, so that a fault that outlasts them fits many times into a short run.
 LEASE_TTL_MS = 1_500.0
@@ -39,7 +44,8 @@ class RunConfig:
     """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
     the order in which they were given, without repetition; `left_out` says in a sentence each which of `all` this run
     cannot have. `retention_ms`: no node keeps what has ended for longer; None: as the scenario says. `judge_seconds`:
-    how long judging may take. `until_violated`: the load ends with the first violation."""
+    how long judging may take. `until_violated`: the load ends with the first violation. `ui`: the port of
+    Locust's page, None for none."""
 
     sources: tuple[Source, ...]
     seconds: float
@@ -49,6 +55,7 @@ class RunConfig:
     scenario: str
     subject: str
     mutant: str | None
+    ui: int | None = None
     left_out: tuple[str, ...] = ()
     retention_ms: float | None = None
     judge_seconds: float = JUDGE_LIMIT_S
@@ -57,7 +64,7 @@ class RunConfig:
     def command(self) -> str:
         """The command line that asks for the same again."""
         words = [
-            f"--scenario {self.scenario}",
+            f"--scenario {self.scenario}" if self.subject == "reference" else f"--subject {self.subject}",
             f"--seconds {self.seconds:g}",
             f"--nodes {self.nodes}",
             f"--faults {','.join(self.faults) or 'none'}",
@@ -90,13 +97,11 @@ def checked(
     mutant: str | None,
     judge_seconds: float = JUDGE_LIMIT_S,
     until_violated: bool = False,
+    ui: int | None = None,
 ) -> RunConfig:
     """A `RunConfig`. Raises UsageError with one sentence that says what is possible instead."""
-    if not 1 <= seconds <= MAX_SECONDS:
-        raise UsageError(f"--seconds must be 1 to {MAX_SECONDS:.0f}, not {seconds:g}")
-    if not 1 <= nodes <= MAX_NODES:
-        raise UsageError(f"--nodes must be 1 to {MAX_NODES}, not {nodes}")
-    scenario = _known("scenario", scenario, SCENARIOS)
+    check_size(seconds, nodes)
+    scenario = known("scenario", scenario, SCENARIOS)
     if not 1 <= len(pg) <= MAX_SERVERS:
         raise UsageError(f"--pg must be given 1 to {MAX_SERVERS} times, not {len(pg)}")
     if len(pg) > 1 and not SCENARIOS[scenario].subject.shards:
@@ -105,7 +110,7 @@ def checked(
             f"scenario {scenario!r} runs on one server; --pg may be given several times for: {', '.join(able)}"
         )
     sources = tuple(parse_pg(each) for each in pg)
-    names, left_out = _faults(faults, sources, SCENARIOS[scenario].subject)
+    names, left_out = chosen_faults(faults, sources, SCENARIOS[scenario].subject)
     return RunConfig(
         sources=sources,
         seconds=seconds,
@@ -113,15 +118,38 @@ def checked(
         seed=seed,
         faults=names,
         scenario=scenario,
-        subject=_known("subject", subject, SUBJECTS),
-        mutant=None if mutant is None else _known("mutant", mutant, REGISTRY),
+        subject=known("subject", subject, SUBJECTS),
+        mutant=None if mutant is None else known("mutant", mutant, REGISTRY),
         left_out=left_out,
         judge_seconds=judge_seconds,
         until_violated=until_violated,
+        ui=None if ui is None else _free(ui),
     )
 
 
-def _faults(
+def check_size(seconds: float, nodes: int) -> None:
+    """Raises UsageError where a run would be too short, too long, or too large."""
+    if not 1 <= seconds <= MAX_SECONDS:
+        raise UsageError(f"--seconds must be 1 to {MAX_SECONDS:.0f}, not {seconds:g}")
+    if not 1 <= nodes <= MAX_NODES:
+        raise UsageError(f"--nodes must be 1 to {MAX_NODES}, not {nodes}")
+
+
+def _free(port: int) -> int:
+    """Raises UsageError for a port that no page can have."""
+    if not MIN_PORT <= port <= MAX_PORT:
+        raise UsageError(f"--ui must be a port from {MIN_PORT} to {MAX_PORT}, not {port}")
+    with socket.socket() as probe:
+        # As the page's server does: what was closed a moment ago does not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise UsageError(f"port {port} is taken; `--ui` with another puts the page elsewhere") from None
+    return port
+
+
+def chosen_faults(
     words: str, sources: Sequence[Source], subject: Subject
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Those that are asked for, and why some of `all` are not. Raises UsageError for one that was named."""
@@ -135,7 +163,7 @@ def _faults(
     if words == "all":
         possible = tuple(name for name, kind in FAULTS.items() if not kind.loses and name not in impossible)
         return possible, tuple(reason for name, reason in impossible.items() if not FAULTS[name].loses)
-    names = tuple(dict.fromkeys(_known("fault", word.strip(), FAULTS) for word in words.split(",")))
+    names = tuple(dict.fromkeys(known("fault", word.strip(), FAULTS) for word in words.split(",")))
     for name in names:
         if name in impossible:
             raise UsageError(impossible[name])
@@ -158,15 +186,18 @@ def _why_impossible(kind: FaultKind, sources: Sequence[Source], subject: Subject
             f"the fault {kind.name!r} needs a scenario of the picker: of the store's operations nobody can say which "
             "ones ran on the server that is gone"
         )
+    if kind.name in subject.spared:
+        return f"the fault {kind.name!r} is done to the reference engine only: leave it out"
     if kind.name == "poison" and subject.poison is None:
         return f"the fault 'poison' needs rows that nobody can run, and the subject {subject.name!r} has none"
     return None
 
 
-def _known(what: str, name: str, names: Iterable[str]) -> str:
-    known = list(names)
-    if name in known:
+def known(what: str, name: str, names: Iterable[str]) -> str:
+    """The name, where it is one of them. Raises UsageError, with the closest one that is."""
+    those = list(names)
+    if name in those:
         return name
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose from: {', '.join(sorted(known))}"
+    close = difflib.get_close_matches(name, those, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from: {', '.join(sorted(those))}"
     raise UsageError(f"there is no {what} {name!r}; {hint}")

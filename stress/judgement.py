@@ -103,7 +103,7 @@ def told_by(run: Run, stopped: str | None = None) -> Told:
         subject=run.config.subject,
         mutant=run.config.mutant,
         nodes=run.config.nodes,
-        postgres=_postgres(run.servers),
+        postgres=postgres_of(run.servers),
         load_seconds=run.load_seconds,
         judge_seconds=run.config.judge_seconds,
         faulty=bool(run.config.faults),
@@ -183,7 +183,7 @@ def judge_told(folder: Path, told: Told) -> Judged:
 def _write_run(run: Run, evidences: Sequence[Evidence]) -> None:
     """`run.json`: the request without secrets, and the evidence that a later `check` needs. Where there are several
     servers, the evidence of each stands beside its ledger."""
-    told = _described(run.config, run.servers)
+    told = described(run.config, run.servers)
     if len(evidences) == 1:
         told |= msgspec.to_builtins(evidences[0])
     else:
@@ -192,7 +192,8 @@ def _write_run(run: Run, evidences: Sequence[Evidence]) -> None:
     write_json(run.folder / RUN_FILE, told)
 
 
-def _described(config: RunConfig, servers: Sequence[Server]) -> dict[str, Any]:
+def described(config: RunConfig, servers: Sequence[Server]) -> dict[str, Any]:
+    """The request, without secrets."""
     return {
         "pg": _one_or_all([str(source) for source in config.sources]),
         "postgres": _one_or_all([server.version_text for server in servers]),
@@ -210,7 +211,7 @@ def _one_or_all(words: list[str]) -> str | list[str]:
     return words[0] if len(words) == 1 else words
 
 
-def _postgres(servers: Sequence[Server]) -> dict[str, Any]:
+def postgres_of(servers: Sequence[Server]) -> dict[str, Any]:
     """The first server, and the others in the order of their shards."""
     first, *others = [
         {"version": server.version_text, "source": server.source, "settings": dict(server.settings)}

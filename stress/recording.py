@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_data
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the recorder has seen so far."""
+    """What the recorder has seen so far. `rules`: by name, how often each was decided, and violated."""
 
     transactions: int
     violations: int
+    rules: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class ServerRecording:
@@ -66,7 +67,8 @@ class ServerRecording:
         """As of the recorder's last word, at most a second ago."""
         if self._ledger is None:
             return Progress(0, 0)
-        return Progress(self._ledger.progress["transactions"], self._ledger.progress["violations"])
+        told = self._ledger.progress
+        return Progress(told["transactions"], told["violations"], told.get("rules", {}))
 
     def check_alive(self) -> None:
         """Raises RecorderError when the recorder has ended by itself."""
@@ -165,7 +167,12 @@ class Recording:
     def progress(self) -> Progress:
         """Of all servers."""
         each = [server.progress() for server in self.servers]
-        return Progress(sum(one.transactions for one in each), sum(one.violations for one in each))
+        rules: dict[str, tuple[int, int]] = {}
+        for one in each:
+            for name, (checked, violated) in one.rules.items():
+                before = rules.get(name, (0, 0))
+                rules[name] = (before[0] + checked, before[1] + violated)
+        return Progress(sum(one.transactions for one in each), sum(one.violations for one in each), rules)
 
     def check_alive(self) -> None:
         """Raises RecorderError when a recorder has ended by itself."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +35,7 @@ from engine.postgres.cleanup import uninterrupted
 from engine.schema import migrate
 from invariants.ledger.process import RecorderError
 from invariants.mutants import REGISTRY
+from results.plans import generic
 from results.runs import create_run_folder
 from stress import config as knobs
 from stress.config import RunConfig
@@ -44,6 +45,7 @@ from stress.faults.acts import ACTS
 from stress.faults.ground import Fault, FaultStuck, Ground
 from stress.faults.plan import FAILOVERS, NODE, SERVER, is_left_out
 from stress.faults.ways import CLIENTS, proxies_for, ways
+from stress.gauges import Gauges
 from stress.judgement import (
     INTERRUPTED,
     Judge,
@@ -56,10 +58,12 @@ from stress.judgement import (
 from stress.opening import open_run
 from stress.recording import DEADLOCKS, Recording
 from stress.scenarios import SCENARIOS, Scenario
-from stress.subjects import Subject
+from stress.subjects.subject import Subject
+from stress.swarm.configs import Live
 from stress.swarm.herd import migrate_at_once
+from stress.swarm.mutation import catalogue_for
 from stress.swarm.roll import Rolls, roll_times, sessions_named
-from stress.swarm.swarm import ChildDied, Swarm
+from stress.swarm.swarm import LOOPBACK, ChildDied, Swarm
 
 TICK_S = 0.05
 JOIN_TIMEOUT_S = 120.0
@@ -68,6 +72,8 @@ DRAIN_TIMEOUT_S = 240.0
 # A drain whose ledger already shows a violation has nothing more to prove.
 VIOLATED_DRAIN_S = 8.0
 LOOK_S = 0.25
+# How often the page learns how the run is.
+SHOW_S = 0.5
 # How much longer a load may last in order to see the end of its rolling restarts.
 ROLL_GRACE_S = 40.0
 
@@ -100,6 +106,7 @@ class Run:
     ground: Ground
     planned: list[PlannedFault]
     rolls: Rolls
+    gauges: Gauges
     active: list[Active] = field(default_factory=list)
     fired: Counter[str] = field(default_factory=Counter)
     phase: str = "start"
@@ -108,6 +115,7 @@ class Run:
     load_seconds: float = 0.0
     waiting: tuple[int, tuple[str | None, ...]] = (0, ())
     looked_at: float = 0.0
+    shown_at: float = 0.0
     deadlocks: int = 0
 
     @property
@@ -125,6 +133,8 @@ class Run:
             otherwise="the clients did not join in time",
         )
         self._enter("load")
+        if self.config.ui is not None:
+            self.display.say(f"watch it on http://{LOOPBACK}:{self.config.ui}/ until the load ends")
         self.load_began = time.monotonic()
         self.tick_until(lambda: self._loaded_s() >= self.config.seconds or self._has_what_it_wanted())
         longest_s = self.config.seconds + ROLL_GRACE_S
@@ -144,6 +154,10 @@ class Run:
         for active in self._in_healing_order(everything=True):
             self._heal(active)
         self.swarm.stop_load()
+        with suppress(psycopg.Error):
+            generic.write(
+                self.folder, generic.generic(self.servers[0].dsn, catalogue_for(self.config.mutant))
+            )
         self._exhausted("jobs still wait")
 
     def collect(self) -> None:
@@ -208,21 +222,29 @@ class Run:
         progress = self.recording.progress()
         if time.monotonic() - self.looked_at >= LOOK_S:
             self._look()
-        self.display.show(
-            Snapshot(
-                phase=self.phase,
-                seconds=min(self._loaded_s(), self.config.seconds),
-                of_seconds=self.config.seconds,
-                nodes=len(self.swarm.nodes) - len(self.swarm.frozen),
-                of_nodes=self.config.nodes,
-                faults=tuple(_shown(fault.planned) for fault in self.active),
-                requests=0 if report is None else report.requests,
-                waiting=self.waiting[0],
-                transactions=progress.transactions,
-                violations=progress.violations,
-            )
+        snapshot = Snapshot(
+            phase=self.phase,
+            seconds=min(self._loaded_s(), self.config.seconds),
+            of_seconds=self.config.seconds,
+            nodes=len(self.swarm.nodes) - len(self.swarm.frozen),
+            of_nodes=self.config.nodes,
+            faults=tuple(_shown(fault.planned) for fault in self.active),
+            requests=0 if report is None else report.requests,
+            waiting=self.waiting[0],
+            transactions=progress.transactions,
+            violations=progress.violations,
         )
+        self.display.show(snapshot)
+        self._show(snapshot, progress.rules)
         time.sleep(TICK_S)
+
+    def _show(self, snapshot: Snapshot, rules: Mapping[str, tuple[int, int]]) -> None:
+        """The same for the page, with what the rules say."""
+        if self.config.ui is None or time.monotonic() - self.shown_at < SHOW_S:
+            return
+        self.shown_at = time.monotonic()
+        told = {name: getattr(snapshot, name) for name in Live.__struct_fields__ if name != "invariants"}
+        self.swarm.show(Live(**told, invariants=dict(rules)))
 
     def _disturb(self) -> None:
         now = time.monotonic()
@@ -293,6 +315,7 @@ class Run:
         if self.config.until_violated:
             counted = [each.execute(DEADLOCKS).fetchone() for each in self.connections]
             self.deadlocks = sum(int(row[0]) for row in counted if row is not None)
+        self.gauges.look(self.connections)
         self.waiting = (sum(int(count) for count, _ in rows), tuple(mark for _, mark in rows))
         return self.waiting
 
@@ -361,6 +384,7 @@ def run_on(
         with _run(config, servers, folder, display, connections) as started:
             started.each_tick = each_tick
             stopped = _carry_out(started)
+            started.gauges.write(folder)
             with uninterrupted():
                 told = told_by(started) if stopped is None else told_when_stopped(started, stopped)
                 if judge is None:
@@ -418,8 +442,19 @@ def _run(
             recording.notes,
             lambda prefix: sessions_named(open_connections[0], prefix),
         )
+        gauges = Gauges(catalogue_for(config.mutant))
         run = Run(
-            config, servers, folder, display, swarm, recording, open_connections, ground, list(planned), rolls
+            config,
+            servers,
+            folder,
+            display,
+            swarm,
+            recording,
+            open_connections,
+            ground,
+            list(planned),
+            rolls,
+            gauges,
         )
         try:
             yield run

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
-import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from engine.errors import UsageError
 from invariants.render import print_exercises, print_report, print_verdict
+from results.runs import Verdict
 from stress.effects import by_fault, recovered, told_orphans
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
 from stress.scenarios import SCENARIOS, Scenario
@@ -62,7 +60,7 @@ def print_summary(judged: Judged) -> None:
     if 0 < (reached := verdict.ledger["transactions"]) < EXPECTED_TRANSACTIONS_PER_S * verdict.seconds:
         console.print(f"This machine allowed {reached:,} transactions in {verdict.seconds:.0f} s.")
     if verdict.faults:
-        console.print(_faults_table(judged))
+        console.print(faults_table(verdict))
         said = ", ".join(f"{count:,} {name}" for name, count in verdict.effects.items())
         console.print(f"under faults: {said or 'nothing to see'}", soft_wrap=True)
         if not any(seen for seen, _ in recovered(verdict.faults).values()):
@@ -86,25 +84,16 @@ def _at_rest(judged: Judged) -> list[str]:
     ]
 
 
-def tell(folder: Path) -> None:
-    """Make the run's page. The verdict stands without one."""
-    from results.report import page
-
-    try:
-        page.write(folder)
-    except (UsageError, OSError, ValueError, LookupError) as error:
-        click.echo(f"no {page.NAME} was made: {type(error).__name__}: {error}", err=True)
-
-
-def _faults_table(judged: Judged) -> Table:
+def faults_table(verdict: Verdict) -> Table:
+    """What each kind of fault did."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("fault")
     table.add_column("fired", justify="right")
-    times = recovered(judged.verdict.faults)
+    times = recovered(verdict.faults)
     if any_seen := any(seen for seen, _ in times.values()):
         table.add_column("throughput back", justify="right")
     table.add_column("what it did")
-    for name, (fired, did) in sorted(by_fault(judged.verdict.faults).items()):
+    for name, (fired, did) in sorted(by_fault(verdict.faults).items()):
         table.add_row(
             name,
             f"{fired:,}",

@@ -95,27 +95,30 @@ class Recorder:
     process is another process and takes another name.
     """
 
-    def __init__(self, folder: Path, process: str) -> None:
-        self.process = process
+    def __init__(self, folder: Path, process: str, *, known_as: str | None = None) -> None:
+        """`known_as`: whose operations these are, where the file has another name."""
+        self.process = process if known_as is None else known_as
         self._names: dict[int, str] = {}
         self._last = -1
         self._encoder = msgspec.msgpack.Encoder(enc_hook=str)
         path = history_path(folder, process)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        clock = Clock(process, os.getpid(), time.time_ns(), time.monotonic_ns(), machine_name())
+        clock = Clock(self.process, os.getpid(), time.time_ns(), time.monotonic_ns(), machine_name())
         payload = self._encoder.encode(clock)
         self._write(_HEADER.pack(MAGIC, VERSION) + _LENGTH.pack(len(payload)) + payload)
 
-    def invoke(self, operation: str, value: object) -> int:
-        """An operation is about to be sent. It is on record when this returns."""
+    def invoke(self, operation: str, value: object, *, at_ns: int | None = None) -> int:
+        """An operation is about to be sent. It is on record when this returns. `at_ns`: when it was, if not now."""
         self._last += 1
         self._names[self._last] = operation
-        self._append(self._last, "invoke", operation, value)
+        self._append(self._last, "invoke", operation, value, at_ns)
         return self._last
 
-    def complete(self, token: int, kind: Literal["ok", "fail", "info"], value: object) -> None:
+    def complete(
+        self, token: int, kind: Literal["ok", "fail", "info"], value: object, *, at_ns: int | None = None
+    ) -> None:
         """The operation of that token has ended. Raises KeyError when it has already."""
-        self._append(token, kind, self._names.pop(token), value)
+        self._append(token, kind, self._names.pop(token), value, at_ns)
 
     def count(self, event: str, amount: int = 1) -> None:
         """An event happened `amount` times: an `ok` of kind `count` that has no invoke."""
@@ -136,10 +139,11 @@ class Recorder:
     ) -> None:
         self.close()
 
-    def _append(self, index: int, kind: EventType, operation: str, value: object) -> None:
-        payload = self._encoder.encode(
-            Event(self.process, index, kind, operation, value, time.monotonic_ns())
-        )
+    def _append(
+        self, index: int, kind: EventType, operation: str, value: object, at_ns: int | None = None
+    ) -> None:
+        moment = time.monotonic_ns() if at_ns is None else at_ns
+        payload = self._encoder.encode(Event(self.process, index, kind, operation, value, moment))
         self._write(_LENGTH.pack(len(payload)) + payload)
 
     def _write(self, data: bytes) -> None:

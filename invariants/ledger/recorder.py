@@ -6,7 +6,8 @@ by every user.
 
     parent → {"dsn", "folder", "shard"?, "shards"?, "settled_timeout_s"?}     once, first
     → parent {"event": "ready", "start"}                 slot and publication exist: the load may begin
-    → parent {"event": "progress", "transactions", "changes", "violations", "lag_bytes"}   once a second
+    → parent {"event": "progress", "transactions", "changes", "violations", "rules": {name: [checked, violated]},
+              "lag_bytes"}                               once a second
     parent → {"until": lsn or null}                      stop when that is passed; null: when everything is
     that is
                                                          committed now
@@ -240,6 +241,7 @@ class Recording:
                 "transactions": self._judge.transactions,
                 "changes": self._judge.changes,
                 "violations": self._judge.violations,
+                "rules": self._judge.standing,
                 "lag_bytes": self._lag(stream),
             }
         )

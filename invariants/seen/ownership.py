@@ -123,7 +123,8 @@ class SeenExecuted(Seer):
                         parked.add(row)
         for row, insert in witness.inserts.items():
             self.checked += 1
-            if row not in over and not (row in parked and not witness.may_end(insert)):
+            patient = witness.is_early(insert) or (row in parked and not witness.may_end(insert))
+            if row not in over and not patient:
                 self._lost(row, insert)
 
     def _lost(self, row: int, insert: Insert) -> None:

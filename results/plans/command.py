@@ -29,6 +29,7 @@ from results.plans.hazards import hazards
 from results.plans.profiles import PROFILES
 from results.plans.reference import baselines, named, nearest
 from results.plans.verdict import Judged, Verdict, judge, with_conditions
+from results.report import look
 from results.runs import write_json
 
 
@@ -82,9 +83,9 @@ def capture_command(
 ) -> None:
     """Capture every statement's plans and judge the invariants of plans.
 
-    One folder a server: OUT/<major>, and OUT/verdict.json. A statement that has not changed is not captured again. With
-    --sql, --schema and --seed the statements are yours: `DIR/*.sql`, with arguments as a JSON array in `NAME.json`
-    beside each.
+    One folder a server: OUT/<major>, OUT/verdict.json, and all of it for people, OUT/report.html. A statement that has
+    not changed is not captured again. With --sql, --schema and --seed the statements are yours: `DIR/*.sql`, with
+    arguments as a JSON array in `NAME.json` beside each.
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
@@ -141,6 +142,7 @@ def capture_command(
         _beside(captures, own=own_sql is not None), read_explanations(baselines() / "explanations.toml")
     )
     write_json(out / "verdict.json", verdict)
+    look.put(out / look.NAME, render.page("Plans", captures, verdict))
     _tell(captures, verdict, as_json=as_json, quiet=quiet)
     sys.exit(verdict.exit_code)
 
@@ -166,7 +168,7 @@ def compare_command(
     if markdown:
         markdown.write_text(render.markdown(comparison), "utf-8")
     if html:
-        html.write_text(render.html(comparison), "utf-8")
+        look.put(html, render.html(comparison))
     click.echo(f"verdict: {comparison.verdict}" if quiet else render.text(comparison))
     sys.exit(comparison.exit_code)
 

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Sequence
 from typing import Final
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from results.plans.comparing import Comparison, Difference, Row
+from results.plans.comparing import Comparison, Difference
 from results.plans.conditions import Under
-from results.plans.tree import Node
-from results.plans.verdict import Verdict
+from results.plans.hazards import hazards
+from results.plans.tree import Node, line, lines
+from results.plans.verdict import Judged, Verdict
+from results.report import look
 
 # Differences of one kind that are shown of one statement, and statements' trees in one page.
 MOST: Final = 400
 # Differences under one condition that are shown on a terminal.
 MOST_UNDER: Final = 12
-
-_STYLE: Final = """
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 100rem; padding: 0 1rem; color: #1c2024; }
-h1 { font-size: 1.3rem } h2 { font-size: 1.05rem; margin-top: 2rem }
-table { border-collapse: collapse; width: 100% }
-td, th { text-align: left; vertical-align: top; padding: .15rem .6rem }
-tr.changed td { background: #fff4d6 }
-td.tree { white-space: pre-wrap; font: 12px/1.5 ui-monospace, monospace; width: 50% }
-.regressed, .error, .hazard, .work { color: #b3261e } .same, .better { color: #1a7f37 } .quiet { color: #667 }
-@media (prefers-color-scheme: dark) {
-  body { background: #16181c; color: #e6e8eb } tr.changed td { background: #453a17 }
-}
-"""
 
 
 def text(comparison: Comparison) -> str:
@@ -67,36 +55,28 @@ def markdown(comparison: Comparison) -> str:
 
 def html(comparison: Comparison) -> str:
     """One self-contained page, with the two trees of every statement that differs side by side."""
-    parts = [
-        "<!doctype html><html lang='en'><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width'><title>Plans compared</title>",
-        f"<style>{_STYLE}</style>",
-        f"<h1>Plans: <span class='{comparison.verdict}'>{comparison.verdict}</span></h1>",
-        f"<p>A: {escape(comparison.a)}<br>B: {escape(comparison.b)}</p>",
-    ]
-    if comparison.settings:
-        rows = "".join(
-            f"<tr><td>{escape(name)}<td>{escape(was)}<td>{escape(now)}"
-            for name, was, now in comparison.settings
-        )
-        parts.append(f"<h2>Settings that differ</h2><table><tr><th>setting<th>A<th>B{rows}</table>")
     shown: dict[tuple[str, str], list[Difference]] = {}
     for difference in comparison.differences[:MOST]:
         shown.setdefault((difference.label, difference.mode), []).append(difference)
-    for (label, mode), differences in shown.items():
-        parts.append(f"<h2>{escape(label)} <span class='quiet'>{mode}</span></h2><ul>")
-        parts += [
-            f"<li><b class='{d.severity}'>{d.severity}</b> {escape(d.message)}"
-            + (f" <span class='quiet'>accepted: {escape(d.reason)}</span>" if d.reason else "")
-            for d in differences
-        ]
-        parts.append("</ul>")
-        if (label, mode) in comparison.rows:
-            parts.append(_trees(comparison.rows[label, mode]))
-    parts.append(
-        f"<p>{comparison.statements} statements; {escape(_counted(comparison.differences))}.</p></html>"
+    return look.rendered(
+        "compared",
+        comparison=comparison,
+        shown=shown,
+        counted=_counted(comparison.differences),
+        rest=_rest(comparison.differences),
+        side=_side,
     )
-    return "\n".join(parts)
+
+
+def page(title: str, captures: Sequence[Judged], verdict: Verdict) -> str:
+    """One self-contained page of all that was captured: the verdict, and every statement's trees, by server."""
+    return look.rendered(
+        "captured",
+        title=title,
+        captures=[(each, [str(hazard) for hazard in hazards(each.capture)]) for each in captures],
+        verdict=verdict,
+        lines=lines,
+    )
 
 
 def under(major: int, changed: Under) -> str:
@@ -130,37 +110,11 @@ def invariants(verdict: Verdict) -> Table:
     return table
 
 
-def tree_text(node: Node, depth: int = 0) -> Iterable[str]:
-    """A plan as indented lines."""
-    yield "  " * depth + _line(node)
-    for child in node.children:
-        yield from tree_text(child, depth + 1)
-
-
-def _trees(rows: Sequence[Row]) -> str:
-    body = "".join(
-        f"<tr{' class=changed' if row.changed else ''}><td class='tree'>{_side(row.left, row.depth)}"
-        f"<td class='tree'>{_side(row.right, row.depth)}"
-        for row in rows
-    )
-    return f"<table><tr><th>A<th>B{body}</table>"
-
-
-def _side(node: Node | None, depth: int) -> str:
+def _side(node: Node | None) -> tuple[str, ...]:
+    """A node's lines, what it looks for behind it; none where the other side has it alone."""
     if node is None:
-        return ""
-    indent = "  " * depth
-    conditions = "".join(
-        f"\n{indent}    {escape(name)}: {escape(value)}" for name, value in node.conditions.items()
-    )
-    return f"{indent}{escape(_line(node))}<span class='quiet'>{conditions}</span>"
-
-
-def _line(node: Node) -> str:
-    if not node.loops:
-        return f"{node.title()}  (never executed)"
-    told = f"rows {node.rows:g} x {node.loops:g}, {node.buffers:,} buffers"
-    return f"{node.title()}  {told}" + (f", {node.wal_bytes:,} WAL bytes" if node.wal_bytes else "")
+        return ()
+    return (line(node), *(f"{name}: {value}" for name, value in node.conditions.items()))
 
 
 def _counted(differences: Sequence[Difference]) -> str:

@@ -141,6 +141,25 @@ def walk(node: Node) -> Iterator[Node]:
         yield from walk(child)
 
 
+def line(node: Node) -> str:
+    """A node of a plan that was executed, with its figures, in one line."""
+    if not node.loops:
+        return f"{node.title()}  (never executed)"
+    told = f"rows {node.rows:g} x {node.loops:g}, {node.buffers:,} buffers"
+    return f"{node.title()}  {told}" + (f", {node.wal_bytes:,} WAL bytes" if node.wal_bytes else "")
+
+
+def lines(root: Node, depth: int = 0, *, ran: bool | None = None) -> Iterator[str]:
+    """A plan as indented lines, conditions below their nodes. `ran`: whether it was executed, or only estimated."""
+    ran = root.loops > 0 if ran is None else ran
+    indent = "  " * depth
+    told = line(root) if ran else f"{root.title()}  {root.estimate:,.0f} rows expected"
+    yield f"{indent}{told}"
+    yield from (f"{indent}    {name}: {value}" for name, value in root.conditions.items())
+    for child in root.children:
+        yield from lines(child, depth + 1, ran=ran)
+
+
 def paths(root: Node) -> Iterator[tuple[str, Node]]:
     """Every node with the way to it: `Update g / Nested Loop / scan of g`. Bitmap and such keep their place."""
     yield root.label, root

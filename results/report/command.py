@@ -15,10 +15,10 @@ from engine.errors import UsageError
     "--all",
     "everything",
     is_flag=True,
-    help="One page about all runs in results/runs, or in the folder given as RUN.",
+    help="One page about all results in results/runs, or in the folder given as RUN, and about the baselines.",
 )
 def report(runs: tuple[Path, ...], everything: bool) -> None:
-    """Make report.html in the folder of each RUN: one page that needs nothing else.
+    """Make report.html in the folder of each RUN, a run's or an exploration's: one page that needs nothing else.
 
     \b
         nox -s report -- results/runs/20261201-101530-mixed
@@ -27,7 +27,7 @@ def report(runs: tuple[Path, ...], everything: bool) -> None:
     Exit status: 0 made, 2 no such run.
     """
     # Late, because it brings in the drawing, and a wrong argument should not wait for it.
-    from results.report import overview, page
+    from results.report import making, overview
     from results.runs import runs_folder
 
     if everything:
@@ -38,4 +38,4 @@ def report(runs: tuple[Path, ...], everything: bool) -> None:
     if not runs:
         raise UsageError("say which run: a folder below results/runs, or --all")
     for folder in runs:
-        click.echo(page.write(folder))
+        click.echo(making.write(folder))

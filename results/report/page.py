@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from math import inf
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+import msgspec
+import polars as pl
 from markupsafe import Markup
 
-from results.report import lanes, series
+from results.plans.tree import lines as tree_lines
+from results.report import lanes, look, series
 from results.report.charts import chart, strips
-from results.report.recorded import Recorded, read
+from results.report.recorded import Recorded
 from results.report.series import Curve, Timeline
 from results.runs import Verdict
 
-NAME: Final = "report.html"
 # Of each invariant; the rest are counted.
 VIOLATIONS: Final = 3
+# Of the waits for locks, those that lasted longest; and what may lie between two looks at one of them.
+WAITS: Final = 30
+SAME_WAIT_US: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,44 +57,31 @@ class Sketch:
 def render(run: Recorded) -> str:
     """The whole page."""
     line = None if run.history is None else series.timeline(run.history)
-    violations = [
-        lanes.drawn(invariant, violation)
-        for invariant, found in run.verdict.invariants.items()
-        for violation in found["violations"][:VIOLATIONS]
+    waits = [] if run.waits is None else _waits(run.waits)
+    # Servers number their transactions each for itself.
+    seen = [] if "others" in run.verdict.postgres else [each for each, _ in waits]
+    found = [
+        (invariant, violation)
+        for invariant, told in run.verdict.invariants.items()
+        for violation in told["violations"][:VIOLATIONS]
     ]
-    return (
-        environment()
-        .get_template("run.html.j2")
-        .render(
-            run=run,
-            verdict=run.verdict,
-            invariants=_by_severity(run.verdict),
-            counted=_counted(run.verdict),
-            violations=violations,
-            figures=[] if line is None else _figures(run, line),
-            strips=Markup(strips("Faults", line.bands, end_s=line.end_s)) if line and line.bands else "",
-            order=lanes.order,
-        )
-    )
-
-
-def write(folder: Path) -> Path:
-    """Make the page of a run in its folder; where it is. Raises UsageError where the folder is no run."""
-    page = folder / NAME
-    partial = page.with_suffix(".partial")
-    partial.write_text(render(read(folder)), encoding="utf-8")
-    partial.replace(page)
-    return page
-
-
-def environment() -> Environment:
-    """The templates; what is put into them is escaped."""
-    return Environment(
-        loader=PackageLoader("results.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    violations = [
+        lanes.shown(invariant, violation, seen)
+        for invariant, violation in sorted(found, key=lambda entry: _offended_at(entry[1]))
+    ]
+    sketches = [] if line is None else _sketches(run, line)
+    return look.rendered(
+        "run",
+        run=run,
+        verdict=run.verdict,
+        invariants=_by_severity(run.verdict),
+        counted=_counted(run.verdict),
+        violations=violations,
+        figures=[sketch.figure(line) for sketch in sketches if line is not None and sketch.curves],
+        never=[sketch.title.lower() for sketch in sketches if not sketch.curves],
+        waits=sorted(waits, key=lambda wait: (-wait[1], wait[0].first_us))[:WAITS],
+        plans={} if run.plans is None else {name: tree_lines(node) for name, node in run.plans.plans.items()},
+        strips=Markup(strips("Faults", line.bands, end_s=line.end_s)) if line and line.bands else "",
     )
 
 
@@ -104,7 +96,29 @@ def _counted(verdict: Verdict) -> dict[str, int]:
     return {word: words.count(word) for word in ("held", "violated", "unknown", "not_exercised")}
 
 
-def _figures(run: Recorded, line: Timeline) -> list[Figure]:
+def _waits(frame: pl.DataFrame) -> list[tuple[lanes.Seen, int]]:
+    """Each wait that was seen, with how many looks saw it: looks that follow each other are of one wait."""
+    found: dict[tuple[object, ...], list[tuple[lanes.Seen, int]]] = {}
+    columns = ("at_us", "waiter", "holder", "lock", "statement", "waiter_xid", "holder_xid")
+    for at_us, *who in frame.select(columns).sort("at_us").iter_rows():
+        waiter, holder, lock, statement, *xids = who
+        told = found.setdefault(tuple(who), [])
+        if told and at_us - told[-1][0].last_us <= SAME_WAIT_US:
+            seen, looks = told.pop()
+            told.append((msgspec.structs.replace(seen, last_us=at_us), looks + 1))
+        else:
+            in_ = f"{lock} in {statement}" if statement else lock
+            told.append((lanes.Seen(waiter, holder, in_, at_us, at_us, *xids), 1))
+    return [each for told in found.values() for each in told]
+
+
+def _offended_at(violation: Mapping[str, Any]) -> float:
+    """The commit at which it showed; one that is not about commits comes last."""
+    transactions = violation["transactions"]
+    return float(transactions[-1]["number"]) if transactions else inf
+
+
+def _sketches(run: Recorded, line: Timeline) -> list[Sketch]:
     sketches = [
         Sketch("throughput", "Throughput", "Operations that ended well.", "per second", series.rates(line)),
         Sketch(
@@ -124,6 +138,27 @@ def _figures(run: Recorded, line: Timeline) -> list[Figure]:
             logarithmic=True,
         ),
         Sketch(
+            "claims",
+            "Claims",
+            "Claims that were answered, the jobs or messages that they took, and those that found nothing.",
+            "per second",
+            series.claims(line),
+        ),
+        Sketch(
+            "stale",
+            "Stale outcomes",
+            "Outcomes, acknowledgements and commits that came too late, and were refused.",
+            "per second",
+            series.stale(line),
+        ),
+        Sketch(
+            "contention",
+            "Contention",
+            "Races for a key, a counter or a row that were lost, and tried again.",
+            "per second",
+            series.contention(line),
+        ),
+        Sketch(
             "trouble",
             "Trouble",
             "Operations that failed, or whose outcome their caller never learnt.",
@@ -134,4 +169,10 @@ def _figures(run: Recorded, line: Timeline) -> list[Figure]:
     if run.depths is not None:
         says = "Jobs by status, and rows of other tables, without those that have ended."
         sketches.insert(1, Sketch("depth", "Depth", says, "rows", series.depths(run.depths)))
-    return [sketch.figure(line) for sketch in sketches if sketch.curves]
+    if run.gauges is not None:
+        says = "Sessions that were seen waiting for a lock, four times a second."
+        waiting = series.gauge(line, run.gauges, "waiting")
+        sketches.append(Sketch("locks", "Waits for locks", says, "sessions", waiting))
+        says = "Rows that are dead and not vacuumed yet, by the server's own count."
+        sketches.append(Sketch("dead", "Dead rows", says, "rows", series.gauge(line, run.gauges, "dead ")))
+    return sketches

@@ -15,17 +15,17 @@ from engine.schema import migrate
 from engine.sessions import connect
 from invariants.ledger.pgoutput import Change
 from results.bench.samples import Kind
-from stress.bench.environments import environment
 from stress.bench.ledger import Act, Reading
 from stress.bench.node_process import GATE, RATE
 from stress.bench.processes import check, python, running
+from stress.subjects.peers import pins_of
+from stress.subjects.peers.environments import python_of
 
 JOBS: Final = 20_000
 LOAD: Final = 1_000
 PEER_BATCH: Final = 500
 # It is over too soon to be timed with fewer.
 PGQUEUER_JOBS: Final = 50_000
-PGQUEUER: Final = ("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0")
 LOAD_S: Final = 120.0
 
 
@@ -161,7 +161,9 @@ def read_raw(change: Change) -> tuple[Act, str] | None:
 
 def pgqueuer() -> Contender:
     """PgQueuer through its own worker."""
-    worker = (str(environment("pgqueuer", PGQUEUER)), str(Path(__file__).parent / "peers/pgqueuer_worker.py"))
+    worker = (python_of("pgqueuer"), str(Path(__file__).parent / "peers/pgqueuer_worker.py"))
+    pins = pins_of("pgqueuer").read_text("utf-8").splitlines()
+    version = next(line for line in pins if line.startswith("pgqueuer=="))
 
     def act(dsn: str, logs: Path, **config: Any) -> None:
         with running(1, worker, lambda _: {"dsn": dsn, "name": "bench-load", **config}, logs) as children:
@@ -171,7 +173,7 @@ def pgqueuer() -> Contender:
     return Contender(
         name="PgQueuer",
         kind="peer",
-        settings=f"{', '.join(PGQUEUER)}: pool, uvloop, batch {PEER_BATCH}, durable tables, {PGQUEUER_JOBS:,} jobs",
+        settings=f"{version}: pool, uvloop, batch {PEER_BATCH}, durable tables, {PGQUEUER_JOBS:,} jobs",
         table="pgqueuer",
         jobs=PGQUEUER_JOBS,
         prepare=lambda dsn, logs: act(dsn, logs, act="install"),

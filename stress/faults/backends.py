@@ -9,20 +9,14 @@ from typing_extensions import override
 
 from stress.faults.ground import Fault
 
-# Nodes and clients name their sessions. Not the harness's own, which have no name, nor the recorder's, nor a fault's.
-OURS = """
-SELECT pid FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-    AND application_name NOT IN ('', 'pgreferee recorder', 'pgreferee fault')
-"""
 # How many ticks pass between two blows.
 EVERY_TICKS = 3
 
 
 class Blows(Fault):
-    """Strikes one session at a time, drawn from those that `candidates` finds."""
+    """Strikes one session at a time, drawn from those of nodes and clients; `only`: a condition on them."""
 
-    candidates = OURS
+    only = ""
     blow = ""
     said = ""
 
@@ -49,7 +43,9 @@ class Blows(Fault):
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = self.ground.connect(self.server)
-            found = sorted(pid for (pid,) in self._connection.execute(self.candidates.encode()))
+            found = sorted(
+                pid for (pid,) in self._connection.execute((self.ground.sessions + self.only).encode())
+            )
             if not found:
                 return
             victim = self.random.choice(found)
@@ -70,6 +66,6 @@ class Terminate(Blows):
 class Cancel(Blows):
     """`pg_cancel_backend` of what runs at that moment, if it still does."""
 
-    candidates = OURS + " AND state = 'active'"
+    only = " AND state = 'active'"
     blow = "pg_cancel_backend"
     said = "statements cancelled"

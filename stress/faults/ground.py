@@ -16,7 +16,7 @@ from engine.postgres import Server
 from invariants.history import Recorder
 from stress.faults.plan import PlannedFault
 from stress.faults.proxy import Proxies
-from stress.subjects import Subject
+from stress.subjects.subject import Subject
 from stress.swarm.swarm import Swarm
 
 # Sessions of faults are none of nodes or clients: nothing is done to them.
@@ -24,6 +24,12 @@ SESSION_NAME = "pgreferee fault"
 CONNECT_DEADLINE_S = 60.0
 CONNECT_PAUSE_S = 0.1
 LOCK_TIMEOUT_MS = 2_000
+# Nodes and clients name their sessions. Not the harness's own, which have no name, nor the recorder's, nor a fault's.
+NAMED = """
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+    AND application_name NOT IN ('', 'pgreferee recorder', 'pgreferee fault')
+"""
 THREAD_TIMEOUT_S = 60.0
 
 
@@ -37,7 +43,7 @@ class Ground:
     processes of clients are, and `clients_taken`: which of those suffer a fault. `notes`: the harness's own history,
     for a fault that does what a client does. `down`: a server is stopped, and nobody is to ask it anything.
     `replicating`: commits wait for a standby, and one that is cancelled there is acknowledged without. `crashes`: how
-    often a server has ended and its counters with it."""
+    often a server has ended and its counters with it. `sessions`: a query for the sessions of nodes and clients."""
 
     swarm: Swarm
     servers: tuple[Server, ...]
@@ -50,6 +56,7 @@ class Ground:
     down: bool = False
     replicating: bool = False
     crashes: int = 0
+    sessions: str = NAMED
 
     def connect(self, server: Server, over: threading.Event | None = None) -> psycopg.Connection[Any]:
         """A session of a fault, in autocommit mode; a server that is being started again is waited for, unless it is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import psycopg
 
+from engine.errors import UsageError
 from engine.postgres import Server, Stopped, fresh_database, provision
 from engine.schema import migrate
 from engine.statements import AREAS, Catalogue
@@ -22,7 +23,7 @@ from stress.mutants.ablation import CONSTRAINTS, Variant, of_functions, of_schem
 from stress.mutants.pool import Lost, Pool
 from stress.mutants.progress import Bar
 from stress.mutants.redundancy import reasons
-from stress.mutants.trial import Ground, Patience, Trial, try_variant
+from stress.mutants.trial import QUICK, STAGES, Ground, Patience, Stage, Trial, try_variant
 
 STATEMENT_AREAS: Final = (
     "picker",
@@ -101,15 +102,27 @@ def open_ground(server: Server, stack: ExitStack) -> Ground:
     return Ground(server, stack)
 
 
-def work(ground: Ground, task: tuple[Variant, Patience]) -> Trial:
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker is to try."""
+
+    variant: Variant
+    patience: Patience
+    stages: tuple[Stage, ...]
+
+
+def work(ground: Ground, task: Task) -> Trial:
     """Runs in a worker."""
-    variant, ground.patience = task
+    ground.patience = task.patience
     try:
-        return try_variant(ground, variant)
+        return try_variant(ground, task.variant, task.stages)
     except Exception as error:  # noqa: BLE001  # a crash is `unknown`, never `caught`
         ground.forget()
-        doubt = f"{type(error).__name__}: {error}"[:300]
-        return Trial(variant=variant.name, outcome="unknown", doubts=(doubt,))
+        return _undecided(task.variant, f"{type(error).__name__}: {error}"[:300])
+
+
+def _undecided(variant: Variant, doubt: str) -> Trial:
+    return Trial(variant=variant.name, digest=variant.digest, outcome="unknown", doubts=(doubt,))
 
 
 def variants_of(pg: str, *, control: bool) -> list[Variant]:
@@ -125,27 +138,52 @@ def variants_of(pg: str, *, control: bool) -> list[Variant]:
     return [*found, *(untouched(Catalogue.load(), dict.fromkeys(STATEMENT_AREAS)) if control else ())]
 
 
+def settled(variants: Sequence[Variant], earlier: Path, anew: Sequence[str]) -> dict[str, Trial]:
+    """By variant, an earlier run's trials that need no other: of the same text, and caught. `anew`: not of these
+    places. Raises UsageError where the file is no run's `ablation.json`."""
+    try:
+        trials = msgspec.convert(msgspec.json.decode(earlier.read_bytes())["trials"], list[Trial])
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise UsageError(f"{earlier} is no ablation.json of a run: {type(error).__name__}") from None
+    digests = {variant.name: variant.digest for variant in variants if variant.where not in anew}
+    return {t.variant: t for t in trials if t.outcome == "caught" and digests.get(t.variant) == t.digest}
+
+
 def ablate(
-    variants: Sequence[Variant], patience: Patience, *, workers: int, pg: str, folder: Path, quiet: bool
+    variants: Sequence[Variant],
+    patience: Patience,
+    *,
+    workers: int,
+    pg: str,
+    folder: Path,
+    quiet: bool,
+    known: Mapping[str, Trial] | None = None,
 ) -> Ablation:
-    """Try them. `folder` gets `ablation.json`, anew after every trial. Raises InfrastructureError."""
-    ablation = Ablation(variants, dict(reasons(variants)))
-    tasks = [(variant, patience) for variant in variants]
+    """Try them, but for those of which a trial is `known`. `folder` gets `ablation.json`, anew after every trial.
+
+    Raises InfrastructureError.
+    """
+    explained = dict(reasons(variants))
+    ablation = Ablation(variants, explained, dict(known or {}))
+    tasks = [
+        Task(variant, patience, QUICK if variant.name in explained else tuple(STAGES))
+        for variant in variants
+        if variant.name not in ablation.trials
+    ]
     began = time.monotonic()
     try:
         with (
             Pool(min(workers, max(1, len(tasks))), pg, open_ground, work) as pool,
             Bar(len(tasks), quiet) as bar,
         ):
-            for (variant, _), answer in pool.answers(tasks):
+            for task, answer in pool.answers(tasks):
                 trial = answer
                 if isinstance(answer, Lost | Exception):
-                    why = answer.why if isinstance(answer, Lost) else str(answer)
-                    trial = Trial(variant=variant.name, outcome="unknown", doubts=(why,))
-                ablation.trials[variant.name] = trial
+                    trial = _undecided(task.variant, answer.why if isinstance(answer, Lost) else str(answer))
+                ablation.trials[task.variant.name] = trial
                 ablation.seconds = time.monotonic() - began
                 write(ablation, folder)
-                bar.step(variant.where)
+                bar.step(task.variant.where)
     except (Stopped, KeyboardInterrupt):
         ablation.interrupted = True
     return ablation

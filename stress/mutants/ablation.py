@@ -17,6 +17,7 @@ parameters. What takes a constraint or an index out of the schema is made from t
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ _ENDING: Final = frozenset(
         "SET", "FULL",
     )
 )  # fmt: skip
+_BEHIND_ORDER: Final = ("LIMIT", "FOR", "OFFSET", "ON", "RETURNING", "UNION")
 _OPEN: Final = "ASCII_40"
 _CLOSE: Final = "ASCII_41"
 _AND: Final = "AND"
@@ -64,6 +66,11 @@ class Variant:
     def name(self) -> str:
         """By which it is listed."""
         return f"{self.where}: {self.kind}: {self.text}" + (f" ({self.nth})" if self.nth > 1 else "")
+
+    @property
+    def digest(self) -> str:
+        """Of the text that it leaves, and of what it was."""
+        return hashlib.sha256(repr(self.mutant).encode()).hexdigest()[:16]
 
 
 class Token(NamedTuple):
@@ -91,7 +98,9 @@ def tokens(text: str) -> list[Token]:
         if one.name in _COMMENTS:
             continue
         depth -= one.name == _CLOSE
-        found.append(Token(one.name, one.start, one.end + 1, depth))
+        # PL/pgSQL's keyword, which SQL does not know.
+        name = "LOOP" if text[one.start : one.end + 1] == "LOOP" else one.name
+        found.append(Token(name, one.start, one.end + 1, depth))
         depth += one.name == _OPEN
     return found
 
@@ -104,7 +113,7 @@ def cuts(text: str) -> Iterator[Cut]:
         if token.name == "FOR" and following in ("UPDATE", "NO", "SHARE", "KEY"):
             yield from _lock(read, place)
         elif token.name == "ORDER" and _is_of_a_query(read, place):
-            yield Cut("order", token.start, _clause_end(read, place, ("LIMIT", "FOR", "OFFSET", "ON")), "")
+            yield Cut("order", token.start, _clause_end(read, place, _BEHIND_ORDER), "")
         elif token.name == "ON" and following == "CONFLICT":
             yield Cut("conflict", token.start, _clause_end(read, place, ("RETURNING",)), "")
         elif token.name == "DISTINCT" and read[place - 1].name == "SELECT":
@@ -206,7 +215,9 @@ def cut_out(text: str, cut: Cut, *, parameters: bool) -> str:
         else []
     )
     by = cut.by
-    if lost and by:
+    if lost and cut.kind == "order":
+        by = "ORDER BY " + ", ".join(f"{named} IS NULL" for named in lost)
+    elif lost and by:
         by = "(" + " AND ".join(f"({named} IS NULL OR true)" for named in lost) + ")"
     return left.replace("\0", by)
 
@@ -243,7 +254,10 @@ def of_functions() -> Iterator[Variant]:
 
 
 def untouched(catalogue: Catalogue, areas: Mapping[str, object]) -> Iterator[Variant]:
-    """Every statement as it is: nothing may notice these."""
+    """Every statement and function as it is: nothing may notice these."""
+    for where, whole in functions_of_schema():
+        old = whole.removesuffix(";\n") + ";\n"
+        yield Variant(where, "nothing", "", 1, _mutant(where, functions={where: (Patch(old, old),)}))
     for where in catalogue:
         if where.partition("/")[0] in areas:
             patches = {where: (Patch(catalogue[where].text, catalogue[where].text),)}

@@ -151,8 +151,8 @@ def mutants_command(
 )
 @click.option(
     "--again",
-    type=click.Path(path_type=Path, exists=True),
-    help="Only what that run's ablation.json has open.",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="An ablation.json: go on with that run; what it caught is not tried again, but for --where.",
 )
 @click.option(
     "--control",
@@ -177,6 +177,13 @@ def mutants_command(
 )
 @click.option("--workers", type=click.IntRange(1, 32), default=None, help="Default: one a core, at most 4.")
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
+@click.option(
+    "--document",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Write the page there too, such as docs/ablation.md.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
@@ -191,6 +198,7 @@ def ablate_command(
     schedules: int,
     workers: int | None,
     pg: str,
+    page: Path | None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -205,7 +213,8 @@ def ablate_command(
     2 wrong usage, 3 no Postgres, 4 unknown.
     """
     # Late, as above.
-    from stress.mutants.ablating import ablate, told, variants_of, write
+    from stress.mutants.ablating import ablate, settled, told, variants_of, write
+    from stress.mutants.ablation_page import document
     from stress.mutants.trial import Patience
 
     with signals_stop():
@@ -214,10 +223,9 @@ def ablate_command(
     for place in places:
         if place not in known:
             raise UsageError(f"nothing can be taken out of {place!r}; --list shows where something can")
-    if again is not None:
-        left = {trial["variant"] for trial in msgspec.json.decode(again.read_bytes())["open"]}
-        variants = [variant for variant in variants if variant.name in left]
-    variants = [variant for variant in variants if not places or variant.where in places]
+    if again is None:
+        variants = [variant for variant in variants if not places or variant.where in places]
+    earlier = {} if again is None else settled(variants, again, places)
     if list_:
         for variant in variants:
             click.echo(variant.name)
@@ -231,8 +239,11 @@ def ablate_command(
             pg=pg,
             folder=folder,
             quiet=quiet,
+            known=earlier,
         )
     verdict = write(ablation, folder)
+    if page is not None:
+        page.write_text(document(ablation, again is not None), encoding="utf-8")
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
     elif not quiet:

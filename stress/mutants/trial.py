@@ -1,11 +1,12 @@
 """Puts one ablated text on trial: the instruments in turn, the cheapest first, until one notices.
 
-    load      the server refuses the statement, or the schema
-    refusals  the schema takes what it must refuse (`refusals`)
-    model     a machine's model foresees another answer or another row
-    explore   a race that sends the statement breaks an invariant
-    script    a script for a mutant of the same statement does
-    plans     a statement's plan has another shape
+    load        the server refuses the statement, or the schema
+    refusals    the schema takes what it must refuse (`refusals`)
+    situations  a statement answers, leaves, waits for or holds what it should not (`stress.situations`)
+    plans       a statement's plan has another shape
+    script      a script for a mutant of the same statement breaks an invariant
+    model       a machine's model foresees another answer or another row
+    explore     a race that sends the statement breaks an invariant
 
 What is kept from one trial to the next has the sound schema: databases, sessions, a lab, the plans. A text that changes
 the schema gets a database of its own.
@@ -42,8 +43,10 @@ from stress.schedules.races import ALL
 from stress.schedules.search import Diverged, Exhaustive
 from stress.schedules.worker import Task, Worker
 from stress.scripts import taking
+from stress.situations import by_statement
+from stress.situations.site import Site
 
-Stage = Literal["load", "refusals", "model", "explore", "script", "plans"]
+Stage = Literal["load", "refusals", "situations", "plans", "script", "model", "explore"]
 Outcome = Literal["caught", "survived", "unknown"]
 
 FUZZ: Final = Profile(seconds=60, round_examples=50, example_steps=30)
@@ -56,9 +59,11 @@ SCHEDULES: Final = 60
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one variant. `stage` and `by`: who noticed, and what; `tried`: by stage, how much was tried."""
+    """What became of one variant. `stage` and `by`: who noticed, and what; `tried`: by stage, how much was tried.
+    `digest` is the variant's, which tells whether an earlier trial was of the same text."""
 
     variant: str
+    digest: str = ""
     outcome: Outcome
     stage: Stage | None = None
     by: str = ""
@@ -98,6 +103,11 @@ class Ground:
         return connection
 
     @cached_property
+    def site(self) -> Site:
+        """For situations."""
+        return Site(self.stack.enter_context(fresh_database(self.server)), self.stack)
+
+    @cached_property
     def sessions(self) -> Sessions:
         """Of the machines that can share them."""
         dsn = self.stack.enter_context(fresh_database(self.server))
@@ -120,8 +130,8 @@ class Ground:
         return {statement: tuple(names) for statement, names in found.items()}
 
     def forget(self) -> None:
-        """Sessions and lab anew: a statement without its guard may have left them in disorder."""
-        for name in ("sessions", "lab"):
+        """All anew that a statement without its guard may have left in disorder."""
+        for name in ("site", "sessions", "lab"):
             self.__dict__.pop(name, None)
 
 
@@ -136,24 +146,25 @@ def sent(lab: Lab, race: Race) -> set[str]:
     return {step.statement for step in run.steps}
 
 
-def try_variant(ground: Ground, variant: Variant) -> Trial:
-    """One variant, by all stages until one notices."""
+def try_variant(ground: Ground, variant: Variant, stages: Sequence[Stage]) -> Trial:
+    """One variant, by these stages until one notices."""
     began = time.monotonic()
     tried: dict[str, int] = {}
     doubts: list[str] = []
-    for stage, look in STAGES.items():
-        for seen in look(ground, variant):
+    for stage in stages:
+        for seen in STAGES[stage](ground, variant):
             if isinstance(seen, Doubt):
                 doubts.append(f"{stage}: {seen.why}")
             elif isinstance(seen, str):
                 return Trial(
-                    variant=variant.name, outcome="caught", stage=stage, by=seen, tried=tried,
+                    variant=variant.name, digest=variant.digest, outcome="caught", stage=stage, by=seen, tried=tried,
                     seconds=time.monotonic() - began, doubts=tuple(doubts),
                 )  # fmt: skip
             else:
                 tried[stage] = tried.get(stage, 0) + seen
     return Trial(
         variant=variant.name,
+        digest=variant.digest,
         outcome="unknown" if doubts else "survived",
         tried=tried,
         seconds=time.monotonic() - began,
@@ -198,6 +209,19 @@ def _refusals(ground: Ground, variant: Variant) -> Look:
     if taken is not None:
         yield taken
     yield 1
+
+
+def _situations(ground: Ground, variant: Variant) -> Look:
+    mutant = variant.mutant
+    if mutant.schema:
+        return
+    catalogue, table = mutant.apply(Catalogue.load()), by_statement()
+    for name in sorted(statements_of(mutant)):
+        for situation in table.get(name, ()):
+            seen = ground.site.departure(situation, catalogue, mutant.alterations())
+            if seen is not None:
+                yield seen[:300]
+            yield 1
 
 
 def _model(ground: Ground, variant: Variant) -> Look:
@@ -278,7 +302,8 @@ def scripts_of(variant: Variant) -> list[str]:
 
 def _plans(ground: Ground, variant: Variant) -> Look:
     mutant = variant.mutant
-    if variant.kind == "index":
+    # Of an index, and of a function, what the plans were before.
+    if variant.kind == "index" or mutant.functions:
         seen = by_plans(ground.bench, mutant, SEED)
         if seen.sight == "caught":
             yield "; ".join(seen.evidence)[:300]
@@ -295,8 +320,12 @@ def _plans(ground: Ground, variant: Variant) -> Look:
 STAGES: Final[dict[Stage, Callable[[Ground, Variant], Look]]] = {
     "load": _load,
     "refusals": _refusals,
+    "situations": _situations,
+    "plans": _plans,
+    "script": _script,
     "model": _model,
     "explore": _explore,
-    "script": _script,
-    "plans": _plans,
 }
+# That draw nothing and take about a second. What is explained as redundant meets these alone: for the rest its reason
+# stands.
+QUICK: Final[tuple[Stage, ...]] = ("load", "refusals", "situations", "plans", "script")

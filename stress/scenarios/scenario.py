@@ -11,7 +11,8 @@ from engine.limiter import Limit
 from engine.machine import Machine
 from engine.picker import Job
 from engine.policy import QueuePolicy
-from stress.subjects import PICKER, Subject
+from stress.subjects.picker import PICKER
+from stress.subjects.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)

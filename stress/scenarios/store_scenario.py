@@ -8,7 +8,8 @@ from random import Random
 from typing import Any, ClassVar
 
 from engine.statechart import Chart
-from stress.subjects import STORE, Subject
+from stress.subjects.store import STORE
+from stress.subjects.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)

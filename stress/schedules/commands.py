@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import random
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,10 +17,13 @@ from engine.errors import InfrastructureError, UsageError
 from engine.postgres import provision, signals_stop
 from invariants.mutants import REGISTRY
 from invariants.verdict import EXIT_CODES
-from results.runs import create_run_folder, runs_folder, write_json
+from results.report import explored, look
+from results.runs import VerdictWord, create_run_folder, runs_folder, write_json
 
 if TYPE_CHECKING:
     from models.fuzz import Finding, Profile
+    from stress.schedules.record import Schedule
+    from stress.schedules.replay import Replayed
 
 _FUZZ: Final = "python -m stress fuzz"
 ALL_SCHEDULES, ALL_SECONDS = 20_000, 300.0
@@ -31,6 +35,12 @@ PLAIN_WIDTH = 120
 @click.option("--race", "names", multiple=True, metavar="NAME", help="May be repeated; default: every race.")
 @click.option("--list", "list_", is_flag=True, help="List the races, and end.")
 @click.option("--mutant", default=None, metavar="NAME", help="Break the engine on purpose.")
+@click.option(
+    "--subject",
+    default=None,
+    metavar="FILE:CLASS",
+    help="A queue of your own statements: docs/your-system.md.",
+)
 @click.option("--schedules", type=click.IntRange(min=1), default=ALL_SCHEDULES, show_default=True)
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1, max=86_400.0), default=ALL_SECONDS, show_default=True
@@ -48,12 +58,16 @@ PLAIN_WIDTH = 120
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
+@click.option(
+    "--report/--no-report", "reports", default=True, help="Make the exploration's report.html; the default."
+)
 @click.pass_context
 def explore_command(
     context: click.Context,
     names: tuple[str, ...],
     list_: bool,
     mutant: str | None,
+    subject: str | None,
     schedules: int,
     seconds: float,
     pg: str,
@@ -62,6 +76,7 @@ def explore_command(
     as_json: bool,
     quiet: bool,
     out: Path | None,
+    reports: bool,
 ) -> None:
     """Take races of real sessions through their schedules, and judge every one.
 
@@ -69,14 +84,19 @@ def explore_command(
         nox -s explore                                      every race
         nox -s explore -- --race lost-wakeup
         nox -s explore -- --race lost-wakeup --mutant wake-filtered-in-where
+        nox -s explore -- --subject examples/blog_queue/blog_queue.py:BlogQueue
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
+    from results.report.making import tell
     from stress.schedules.display import ProgressDisplay, print_exploration
     from stress.schedules.explore import Request, default_workers, explore
-    from stress.schedules.worker import races
+    from stress.schedules.race import FOREIGN_PLANNERS, PLANNERS
+    from stress.schedules.worker import races_of
 
-    known = races()
+    if subject is not None and mutant is not None:
+        raise UsageError("--mutant is for the reference engine: leave it out, or leave --subject out")
+    known = races_of(subject)
     if list_:
         for race in known.values():
             click.echo(f"{race.name:40} {race.summary}")
@@ -94,6 +114,8 @@ def explore_command(
         seconds=seconds,
         seed=seed,
         workers=default_workers(len(wanted)) if workers is None else workers,
+        planners=tuple(PLANNERS if subject is None else FOREIGN_PLANNERS),
+        subject=subject,
     )
     with signals_stop(), provision(pg) as server:
         if server.why_no_ledger is not None:
@@ -110,6 +132,8 @@ def explore_command(
         console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
         print_exploration(console, exploration)
         console.print(f"recorded in {folder}", soft_wrap=True)
+    if reports:
+        tell(folder)
     context.exit(EXIT_CODES[exploration.verdict])
 
 
@@ -136,9 +160,10 @@ def _written(exploration: Any, postgres: dict[str, str], folder: Path) -> dict[s
         if failure is not None and failure.schedule is not None:
             stem = name.replace(":", "-")
             write_json(folder / f"{stem}.json", failure.schedule)
-            (folder / f"test_{stem.replace('-', '_').replace('+', '_')}.py").write_text(
-                pytest_file(failure.schedule), encoding="utf-8"
-            )
+            if request.subject is None:
+                (folder / f"test_{stem.replace('-', '_').replace('+', '_')}.py").write_text(
+                    pytest_file(failure.schedule), encoding="utf-8"
+                )
             if failure.spec:
                 (folder / f"{stem}.spec").write_text(failure.spec, encoding="utf-8")
             entry |= {
@@ -146,6 +171,9 @@ def _written(exploration: Any, postgres: dict[str, str], folder: Path) -> dict[s
                 "steps": failure.steps,
                 "table": failure.rows,
                 "why": failure.reasons,
+                "found": failure.schedule.summaries,
+                "planner": failure.schedule.planner,
+                "drawn": failure.drawn,
                 "schedule": f"{stem}.json",
             }
         races[name] = entry
@@ -154,6 +182,7 @@ def _written(exploration: Any, postgres: dict[str, str], folder: Path) -> dict[s
         "verdict": exploration.verdict,
         "seed": request.seed,
         "mutant": request.mutant,
+        "subject": request.subject,
         "postgres": postgres,
         "schedules": exploration.runs,
         "seconds": round(exploration.seconds, 3),
@@ -169,6 +198,8 @@ def _command(request: Any) -> str:
     words = [f"--race {name}" for name in request.names] if len(request.names) < 20 else []
     if request.mutant is not None:
         words.append(f"--mutant {request.mutant}")
+    if request.subject is not None:
+        words.append(f"--subject {request.subject}")
     words += [f"--schedules {request.schedules}", f"--seconds {request.seconds:g}", f"--seed {request.seed}"]
     return "nox -s explore -- " + " ".join(words)
 
@@ -179,13 +210,26 @@ def _command(request: Any) -> str:
     "--mutant", default=None, metavar="NAME", help="Another than the schedule's; none for the engine."
 )
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Draw it on a page there."
+)
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No table.")
 @click.pass_context
 def replay_command(
-    context: click.Context, file: Path, mutant: str | None, pg: str, as_json: bool, quiet: bool
+    context: click.Context,
+    file: Path,
+    mutant: str | None,
+    pg: str,
+    html: Path | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Take the recorded schedule in FILE again, twice, and judge it.
+
+    \b
+        nox -s replay -- results/runs/20261201-101530-explore/lost-wakeup.json
+        nox -s replay -- lost-wakeup.json --mutant none --html held.html       drawn, on the sound engine
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
@@ -194,6 +238,8 @@ def replay_command(
     from stress.schedules.record import read_schedule
     from stress.schedules.replay import race_of, replayed
 
+    if html is not None and not html.parent.is_dir():
+        raise UsageError(f"{html.parent} is no folder: make it first, or say another --html")
     schedule = read_schedule(file)
     race_of(schedule)
     wanted = schedule.mutant if mutant is None else None if mutant == "none" else mutant
@@ -202,10 +248,15 @@ def replay_command(
     with (
         signals_stop(),
         provision(pg) as server,
-        open_lab(server, None if wanted is None else REGISTRY[wanted]) as lab,
+        open_lab(server, None if wanted is None else REGISTRY[wanted], schedule.subject) as lab,
     ):
+        began = time.monotonic()
         told = replayed(lab, schedule)
-    verdict = "unknown" if told.unknown is not None else "violated" if told.violated else "held"
+        seconds = time.monotonic() - began
+        postgres = {"version": server.version_text, "source": server.source}
+    verdict: VerdictWord = "unknown" if told.unknown is not None else "violated" if told.violated else "held"
+    if html is not None:
+        look.put(html, _page(schedule, told, verdict, wanted, postgres, seconds, file))
     if as_json:
         answer = {
             "schema": 1,
@@ -224,7 +275,51 @@ def replay_command(
         console.print(
             f"verdict: {verdict}" + ("" if told.unknown is None else f": {told.unknown}"), soft_wrap=True
         )
-    context.exit(EXIT_CODES[verdict])  # type: ignore[index]
+    context.exit(EXIT_CODES[verdict])
+
+
+def _page(
+    schedule: Schedule,
+    told: Replayed,
+    verdict: VerdictWord,
+    mutant: str | None,
+    postgres: dict[str, str],
+    seconds: float,
+    file: Path,
+) -> str:
+    """A replay as the exploration of one race that took one schedule twice."""
+    race = explored.Race(
+        verdict=verdict,
+        schedules=2,
+        left_out=0,
+        orders=1,
+        whole=0,
+        sampled=0,
+        blocked=2 if told.drawn.waits else 0,
+        reason=told.unknown,
+        violated=list(told.violated),
+        steps=len(told.rows),
+        why=told.reasons,
+        found=list(told.summaries),
+        planner=schedule.planner,
+        drawn=told.drawn,
+        schedule=file.name,
+    )
+    return explored.render(
+        explored.Explored(
+            verdict=verdict,
+            seed=None,
+            mutant=mutant,
+            postgres=postgres,
+            schedules=2,
+            seconds=seconds,
+            schedules_per_second=2 / seconds,
+            races={schedule.race: race},
+            reproduce=f"nox -s replay -- {file} --mutant {mutant or 'none'}",
+        ),
+        file.parent,
+        beside=False,
+    )
 
 
 def _fuzz_schedules(dsn: str, seconds: float, seed: int, profile: Profile) -> Finding:

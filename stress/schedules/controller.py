@@ -28,6 +28,7 @@ from psycopg import pq
 
 from invariants.history.operations import Operation
 from stress.schedules.gates import GATES
+from stress.schedules.locks import awaited, circle, stood_at
 from stress.schedules.search import Choice, Effect, Search
 from stress.schedules.session import Session
 
@@ -54,13 +55,23 @@ class Uncontrolled(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """A session that the server says is blocked, by whom, and for which lock, where the run names them."""
+
+    waiter: str
+    holders: tuple[str, ...]
+    lock: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step as it went.
 
     `what` was done, `came` what came of it; `statement` is the one that it began or went on with. `others`: what it set
     going again in other sessions. `committed`: the sessions that committed a change. `states`: everybody's state after
     it, and for whom it waits. `sql`: what was sent, where the run keeps that. `along`: the engine sends the statement
-    in one message with the one before it.
+    in one message with the one before it. `waits`: who was found blocked in it, in that order; of a circle, too, which
+    the server has broken by the end of the step.
     """
 
     choice: Choice
@@ -73,6 +84,7 @@ class Step:
     states: tuple[tuple[str, str, tuple[str, ...]], ...]
     sql: tuple[str, ...] = ()
     along: bool = False
+    waits: tuple[Wait, ...] = ()
 
 
 @dataclass(slots=True)
@@ -119,6 +131,9 @@ class Controller:
         self._prepared: dict[bytes, bytes] = {}
         # Of each gate, the lock that somebody was let through last.
         self._open: dict[int, int] = {}
+        # Of the step that is being taken: who was found blocked, by which processes, for which lock.
+        self._found: list[tuple[Session, tuple[int, ...], str]] = []
+        self._names_locks = False
 
     def close_gate(self, number: int) -> None:
         """From now on whoever comes to that gate waits there."""
@@ -131,6 +146,7 @@ class Controller:
         Raises Uncontrolled, and Diverged from the search; the sessions are then at rest all the same.
         """
         search.begin()
+        self._names_locks = run.keeps_sql
         by_pid = {session.link.pid: session.name for session in sessions}
         try:
             while choices := _open(sessions, deaths):
@@ -161,7 +177,9 @@ class Controller:
             one.effect = Effect()
             one.lines = []
             one.committed = False
+            one.circle = None
             one.sent = [] if run.keeps_sql else None
+        self._found = []
         run.counts[session.name] = run.counts.get(session.name, 0) + 1
         at_gate = session.state == "gate"
         what, statement, along = "dies" if choice.dies else session.what, session.statement, False
@@ -198,7 +216,30 @@ class Controller:
         committed = tuple(one.name for one in sessions if one.committed)
         sent = tuple(session.sent or ())
         began = not at_gate
-        run.steps.append(Step(choice, what, statement, began, committed, came, others, states, sent, along))
+        waits = tuple(
+            Wait(one.name, tuple(sorted(by_pid.get(pid, "?") for pid in pids)), lock)
+            for one, pids, lock in self._found
+        )
+        waits += self._circles(sessions, waits, by_pid)
+        run.steps.append(
+            Step(choice, what, statement, began, committed, came, others, states, sent, along, waits)
+        )
+
+    def _circles(
+        self, sessions: Sequence[Session], known: Sequence[Wait], by_pid: Mapping[int, str]
+    ) -> tuple[Wait, ...]:
+        """The waits that closed a circle: the server breaks it before anybody can ask who is blocked."""
+        pairs = {(wait.waiter, holder) for wait in known for holder in wait.holders}
+        return tuple(
+            Wait(one.name, (by_pid.get(holder, "?"),), self._stood_at(one.circle[1]))
+            for one in sessions
+            if one.circle is not None
+            for waiter, holder in circle(one.circle[0])
+            if waiter == one.link.pid and (one.name, by_pid.get(holder, "?")) not in pairs
+        )
+
+    def _stood_at(self, context: str) -> str:
+        return stood_at(self._control, context) if self._names_locks else ""
 
     def _open_gate(self, session: Session) -> None:
         lock = session.link.at_lock
@@ -257,6 +298,8 @@ class Controller:
             if not blockers or blockers == (self._pid,):
                 continue
             session.blockers = blockers
+            lock = awaited(self._control, session.link.pid) if self._names_locks else ""
+            self._found.append((session, blockers, lock))
             if _circle(session, sessions):
                 self._wake(sessions)
             else:

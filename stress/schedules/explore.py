@@ -24,10 +24,10 @@ from engine.errors import InfrastructureError
 from engine.postgres import Server, Stopped, fresh_database
 from invariants.mutants import REGISTRY
 from invariants.verdict import Verdict
-from stress.schedules.lab import Lab
+from stress.schedules.lab import lab_of
 from stress.schedules.race import PLANNERS
 from stress.schedules.search import Exhaustive, Pct
-from stress.schedules.worker import Found, Task, Worker, races
+from stress.schedules.worker import Found, Task, Worker, races_of
 
 # Complete runs of one exhaustive task; beyond that a space counts as large.
 EXHAUSTIVE_RUNS: Final = 4_000
@@ -46,7 +46,8 @@ STOP_TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked for. `schedules` and `seconds` bound it; whichever comes first."""
+    """What is asked for. `schedules` and `seconds` bound it; whichever comes first. `subject`: the
+    words for a system that is not the engine."""
 
     names: tuple[str, ...]
     mutant: str | None
@@ -56,6 +57,7 @@ class Request:
     workers: int
     planners: tuple[str, ...] = tuple(PLANNERS)
     deaths: bool = True
+    subject: str | None = None
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class Tally:
     """What became of one race so far."""
 
     name: str
+    subject: str | None = None
     runs: int = 0
     pruned: int = 0
     orders: int = 0
@@ -103,7 +106,7 @@ class Tally:
             return "uncontrolled: taken again, a failing schedule went another way"
         if not self.runs:
             return "the budget was used up before it was begun"
-        race = races()[self.name]
+        race = races_of(self.subject)[self.name]
         missed = [name for name in race.invariants if not self.checked[name]]
         if missed:
             return f"nothing in it was subject to {', '.join(missed)}"
@@ -142,7 +145,7 @@ class Exploration:
 
 def explore(server: Server, request: Request, show: Callable[[Exploration], None]) -> Exploration:
     """Run it. `show` is called after every turn. Raises InfrastructureError where a worker is lost."""
-    exploration = Exploration(request, {name: Tally(name) for name in request.names})
+    exploration = Exploration(request, {name: Tally(name, request.subject) for name in request.names})
     started = time.monotonic()
     with ExitStack() as stack:
         pool = _Alone(server, request, stack) if request.workers == 1 else _Pool(server, request, stack)
@@ -246,7 +249,8 @@ class _Alone:
     def __init__(self, server: Server, request: Request, stack: ExitStack) -> None:
         mutant = None if request.mutant is None else REGISTRY[request.mutant]
         dsn = stack.enter_context(fresh_database(server))
-        self._worker = Worker(Lab(dsn, stack, mutant), mutant, server.version_text)
+        lab = lab_of(dsn, stack, mutant, request.subject)
+        self._worker = Worker(lab, mutant, server.version_text, subject=request.subject)
 
     def turns(self, queue: _Queue, over: Callable[[], bool]) -> Iterator[Found]:
         """Work at one task after the other, and yield what they bring."""
@@ -266,7 +270,9 @@ class _Pool:
             dsn = stack.enter_context(fresh_database(server))
             here, there = context.Pipe()
             process = context.Process(
-                target=_serve, args=(there, dsn, request.mutant, server.version_text), daemon=True
+                target=_serve,
+                args=(there, dsn, request.mutant, server.version_text, request.subject),
+                daemon=True,
             )
             process.start()
             there.close()
@@ -308,7 +314,7 @@ class _Pool:
                 process.join()
 
 
-def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str) -> None:
+def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str, subject: str | None) -> None:
     """A worker process: tasks come, what was found goes, until the other end is closed."""
     # Ctrl-C is for the parent to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -317,7 +323,7 @@ def _serve(end: Connection, dsn: str, mutant: str | None, postgres: str) -> None
     gc.set_threshold(GC_THRESHOLD)
     variant = None if mutant is None else REGISTRY[mutant]
     with ExitStack() as stack:
-        worker = Worker(Lab(dsn, stack, variant), variant, postgres)
+        worker = Worker(lab_of(dsn, stack, variant, subject), variant, postgres, subject=subject)
         while True:
             try:
                 task = end.recv()

@@ -99,8 +99,8 @@ INNER: Final[Mapping[str, tuple[str, ...]]] = {
 CLOCK: Final = "clock"
 _INNER_CALL: Final = "PERFORM schedule_inner();\n"
 
-_LOCK = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b")
-_MAIN = re.compile(r"^(SELECT|UPDATE|INSERT|DELETE)\b", re.MULTILINE)
+_LOCK = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b", re.IGNORECASE)
+_MAIN = re.compile(r"^(SELECT|UPDATE|INSERT|DELETE)\b", re.MULTILINE | re.IGNORECASE)
 _CALL = "(SELECT schedule_gate())"
 
 
@@ -123,7 +123,7 @@ def with_inner_gates(name: str, definition: str) -> str:
 def needs_call(statement: Statement) -> bool:
     """Whether the first lock is taken by a scan that no trigger comes before."""
     main = _MAIN.findall(statement.text)
-    return bool(main) and main[-1] == "SELECT" and _LOCK.search(statement.text) is not None
+    return bool(main) and main[-1].upper() == "SELECT" and _LOCK.search(statement.text) is not None
 
 
 def with_gate(statement: Statement) -> str:
@@ -145,13 +145,13 @@ def _places(text: str) -> tuple[int | None, int | None]:
     depth = 0
     wheres: dict[int, int] = {}
     tails: dict[int, int | None] = {}
-    for match in re.finditer(r"[()]|\bWHERE\b|\bORDER BY\b|\bLIMIT\b", text):
+    for match in re.finditer(r"[()]|\bWHERE\b|\bORDER BY\b|\bLIMIT\b", text, re.IGNORECASE):
         if match[0] == "(":
             depth += 1
             tails[depth] = None
         elif match[0] == ")":
             depth -= 1
-        elif match[0] == "WHERE":
+        elif match[0].upper() == "WHERE":
             wheres[depth] = match.start()
         elif tails.get(depth) is None:
             tails[depth] = match.start()
@@ -187,7 +187,9 @@ def calls_function(statement: Statement) -> bool:
 def only_reads(statement: Statement) -> bool:
     """Whether it neither locks nor changes a row."""
     text = _whole(statement)
-    return _LOCK.search(text) is None and re.search(r"\b(UPDATE|INSERT|DELETE)\b", text) is None
+    return (
+        _LOCK.search(text) is None and re.search(r"\b(UPDATE|INSERT|DELETE)\b", text, re.IGNORECASE) is None
+    )
 
 
 def _whole(statement: Statement) -> str:

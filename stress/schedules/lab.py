@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import psycopg
 from psycopg import pq
@@ -66,7 +66,7 @@ _PLANNER_RESET: Final = "".join(
     f"RESET {setting}; "
     for setting in (
         "plan_cache_mode", "enable_hashagg", "enable_hashjoin", "enable_mergejoin", "enable_nestloop", "enable_sort",
-        "enable_seqscan", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan",
+        "enable_material", "enable_seqscan", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan",
     )
 )  # fmt: skip
 
@@ -101,7 +101,15 @@ class Judged:
 
 
 class Lab:
-    """Runs races of one variant of the engine. Use `open_lab`."""
+    """Runs races of one variant of the engine. Use `open_lab`.
+
+    What is done to something else than the engine derives from it: `_install` makes the schema, `_prepare` what runs
+    need, `_new_world` a memory, `_judge` the report. `planners` are those that a race may name; `stops_within`: the
+    functions that have stops inside.
+    """
+
+    planners: ClassVar[Mapping[str, Mapping[str, str]]] = PLANNERS
+    stops_within: ClassVar[tuple[str, ...]] = tuple(INNER)
 
     def __init__(self, dsn: str, stack: ExitStack, mutant: Mutant | None) -> None:
         self.dsn = dsn
@@ -110,10 +118,7 @@ class Lab:
         self._control = stack.enter_context(
             psycopg.connect(dsn, autocommit=True, application_name="controller")
         )
-        for area in AREAS:
-            migrate(self._control, area)
-        for statement in () if mutant is None else mutant.alterations():
-            self._control.execute(statement.encode())
+        self._install(self._control)
         self.tables = tuple(row[0] for row in self._control.execute(_TABLES))
         self._control.execute(
             f"CREATE TABLE {MARKS} (id integer PRIMARY KEY, number bigint NOT NULL)".encode()
@@ -126,14 +131,14 @@ class Lab:
         self._control.execute(triggers(self.tables).encode())
         self._inner = tuple(
             with_inner_gates(name, definition)
-            for name in INNER
+            for name in self.stops_within
             for [definition] in self._control.execute(_FUNCTION, (name,)).fetchall()
         )
         for definition in self._inner:
             self._control.execute(definition.encode())
         self._control.execute(_LAZY)
         self._settings = self._quick_settings()
-        self._variant = variant_of(mutant, gated)
+        self._prepare()
         self._controller = Controller(self._control, told=len(self._settings) == len(_QUICK))
         self._links: list[Link] = []
         stack.callback(self._close)
@@ -149,6 +154,21 @@ class Lab:
         self._start: Start | None = None
         self._keeper = Link(dsn, KEEPER, ("SET plan_cache_mode = force_generic_plan", _LAZY), self.tables)
         stack.callback(self._keeper.connection.close)
+
+    def _install(self, control: psycopg.Connection[Any]) -> None:
+        for area in AREAS:
+            migrate(control, area)
+        for statement in () if self.mutant is None else self.mutant.alterations():
+            control.execute(statement.encode())
+
+    def _prepare(self) -> None:
+        self._variant = variant_of(self.mutant, gated)
+
+    def _new_world(self, race: Race) -> World:
+        return World(self._variant, race.limits)
+
+    def _judge(self, race: Race, run: Run, transactions: Sequence[Transaction]) -> Judged:
+        return _judge(race, run, transactions)
 
     def _quick_settings(self) -> tuple[str, ...]:
         """What this role may set: on a user's server it may be no superuser, and deadlocks show later there."""
@@ -221,7 +241,7 @@ class Lab:
             run.start = start.number
             run.operations += start.operations
             return start.world.copy()
-        world = World(self._variant, race.limits)
+        world = self._new_world(race)
         self._empty()
         for action in race.setup:
             self._alone("setup", action, world, run)
@@ -237,7 +257,7 @@ class Lab:
         first = self._number - len(runs)
         committed = self._ledger.until(self._number)
         found = [
-            _judge(race, run, (*self._ledger.started(run.start), *committed.get(first + place, ())))
+            self._judge(race, run, (*self._ledger.started(run.start), *committed.get(first + place, ())))
             for place, (race, run) in enumerate(runs)
             if run.complete
         ]
@@ -258,7 +278,7 @@ class Lab:
         self._command(f"{NO_ROW_GATE}{ROW_GATE if race.row_gates else ''}")
         while len(self._links) < len(race.sessions):
             self._links.append(self._link(len(self._links)))
-        self._planner = PLANNERS[planner]
+        self._planner = self.planners[planner]
         for name, link in zip(race.sessions, self._links, strict=False):
             self._tell(race, name, link)
         self._configured = wanted
@@ -410,11 +430,22 @@ class _Ledger:
         self._runs.setdefault(self._run, []).append(transaction)
 
 
+def lab_of(dsn: str, stack: ExitStack, mutant: Mutant | None, subject: str | None = None) -> Lab:
+    """A lab in an empty database: of the engine, or of the system that these words name. Raises LedgerUnavailable, and
+    UsageError where the words name none."""
+    if subject is None:
+        return Lab(dsn, stack, mutant)
+    from stress.subjects.own_lab import OwnLab
+    from stress.subjects.own_races import queue_of
+
+    return OwnLab(dsn, stack, queue_of(subject))
+
+
 @contextmanager
-def open_lab(server: Server, mutant: Mutant | None = None) -> Iterator[Lab]:
-    """A lab on a database of its own, which is dropped at the end. Raises LedgerUnavailable."""
+def open_lab(server: Server, mutant: Mutant | None = None, subject: str | None = None) -> Iterator[Lab]:
+    """A lab on a database of its own, which is dropped at the end. Raises as `lab_of`."""
     with fresh_database(server) as dsn, ExitStack() as stack:
-        yield Lab(dsn, stack, mutant)
+        yield lab_of(dsn, stack, mutant, subject)
 
 
 def _judge(race: Race, run: Run, transactions: Sequence[Transaction]) -> Judged:
@@ -425,10 +456,10 @@ def _judge(race: Race, run: Run, transactions: Sequence[Transaction]) -> Judged:
         at_rest=at_rest, deadlocks=run.deadlocks, clock_slack_ms=0.0, exercises=(), trace_max=TRACE_MAX
     )
     summary = LedgerSummary(len(transactions), 0, complete=True)
-    return Judged(run, judge(lambda: transactions, operations, evidence, summary), _left(transactions))
+    return Judged(run, judge(lambda: transactions, operations, evidence, summary), left_by(transactions))
 
 
-def _left(transactions: Sequence[Transaction]) -> str:
+def left_by(transactions: Sequence[Transaction]) -> str:
     """The rows at the end, without what names moments and transactions."""
     rows: dict[tuple[str, Row], list[str]] = {}
     for transaction in transactions:

@@ -26,6 +26,35 @@ PLANNERS: Final[Mapping[str, Mapping[str, str]]] = {
         "enable_bitmapscan": "off",
     },
 }
+# Of statements that are not the engine's. The engine's sessions keep the planner from what its statements cannot bear;
+# here each of these leaves it no choice, for a plan that hangs on how large a table has become is under no control.
+FOREIGN_PLANNERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "hashed": {
+        "plan_cache_mode": "force_generic_plan",
+        "enable_nestloop": "off",
+        "enable_mergejoin": "off",
+        "enable_seqscan": "off",
+    },
+    # A subquery is run once a row.
+    "nested": {
+        "plan_cache_mode": "force_generic_plan",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+        "enable_hashagg": "off",
+        "enable_sort": "off",
+        "enable_material": "off",
+        "enable_seqscan": "off",
+        "enable_bitmapscan": "off",
+    },
+    "scanned": {
+        "plan_cache_mode": "force_generic_plan",
+        "enable_nestloop": "off",
+        "enable_mergejoin": "off",
+        "enable_indexscan": "off",
+        "enable_indexonlyscan": "off",
+        "enable_bitmapscan": "off",
+    },
+}
 MAX_SESSIONS: Final = 5
 
 

@@ -1,6 +1,7 @@
 """A schedule as JSON: what `replay` takes, and what `explore` leaves for every race that did not hold.
 
-    {"schema": 1, "kind": "schedule", "race": NAME, "mutant": NAME or null, "planner": NAME,
+    {"schema": 1, "kind": "schedule", "race": NAME, "mutant": NAME or null, "subject": WORDS or null,
+     "planner": NAME,
      "actions": {session: [places of its actions in the race]}, "choices": [[session] or [session, "dies"], …],
      "violated": [invariants], "summaries": [prose], "postgres": text}
 
@@ -29,6 +30,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "schedule"
     race: str
     mutant: str | None
+    subject: str | None = None
     planner: str
     actions: dict[str, tuple[int, ...]]
     choices: list[list[str]]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.errors import UsageError
+from results.report.lanes import Drawn
 from stress.schedules import story
 from stress.schedules.controller import Step
 from stress.schedules.lab import Lab
-from stress.schedules.race import PLANNERS, Race
+from stress.schedules.race import FOREIGN_PLANNERS, PLANNERS, Race
 from stress.schedules.record import Schedule, reduced
-from stress.schedules.worker import races, take
+from stress.schedules.worker import races_of, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class Replayed:
         return story.table(story.found_at(self.steps), self.sessions)
 
     @property
+    def drawn(self) -> Drawn:
+        """The drawing of the story."""
+        return story.drawn(story.found_at(self.steps), self.sessions)
+
+    @property
     def reasons(self) -> list[str]:
         """Its sentences."""
         return story.reasons(story.found_at(self.steps))
@@ -36,11 +42,12 @@ class Replayed:
 
 def race_of(schedule: Schedule) -> Race:
     """The race, with the actions of the schedule only. Raises UsageError."""
-    known = races()
+    known = races_of(schedule.subject)
     if schedule.race not in known:
         raise UsageError(f"there is no race {schedule.race!r}")
-    if schedule.planner not in PLANNERS:
-        raise UsageError(f"there is no planner {schedule.planner!r}; choose from: {', '.join(PLANNERS)}")
+    planners = PLANNERS if schedule.subject is None else FOREIGN_PLANNERS
+    if schedule.planner not in planners:
+        raise UsageError(f"there is no planner {schedule.planner!r}; choose from: {', '.join(planners)}")
     return reduced(known[schedule.race], schedule.actions)
 
 

@@ -194,6 +194,8 @@ class Session:
         self.blockers: tuple[int, ...] = ()
         self.error: str | None = None
         self.deadlocks = 0
+        # What the server said of a circle that it has broken here: its detail, and where this session stood.
+        self.circle: tuple[str, str] | None = None
         self.answers: list[str] = []
         self.lines: list[str] = []
         self.committed = False
@@ -339,6 +341,7 @@ class Session:
     def _failed(self, error: psycopg.Error) -> None:
         if error.sqlstate == DEADLOCK:
             self.deadlocks += 1
+            self.circle = (error.diag.message_detail or "", error.diag.context or "")
         if self.link.in_transaction():
             self.link.execute(b"ROLLBACK")
             self._keep("ROLLBACK")

@@ -1,4 +1,4 @@
-"""A schedule told to a person: a table with one column per session, and why it went as it did. Pure.
+"""A schedule told to a person: a table with one column per session, a drawing, and why it went as it did. Pure.
 
 What a session sends in one message, or does in one statement, is one step where no other session came in between: a
 stop at a gate, before the commit of a statement by itself, or between two statements that the engine sends together, is
@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+
+from results.report.lanes import Box, Drawn, Kind, Row, Wait
 from stress.schedules.controller import STOPS, Step
 from stress.schedules.session import OPEN
 
@@ -48,7 +51,12 @@ def told(steps: Sequence[Step]) -> list[Told]:
             came = f"{last.step.came.removesuffix(OPEN)}{step.came}"
             text = f"{last.text.removesuffix(OPEN)}{step.came}"
             merged = replace(
-                step, what=last.step.what, statement=last.step.statement, began=last.began, came=came
+                step,
+                what=last.step.what,
+                statement=last.step.statement,
+                began=last.began,
+                came=came,
+                waits=(*last.step.waits, *step.waits),
             )
             found[-1] = replace(last, text=text, open=False, others=step.others, step=merged)
             continue
@@ -61,7 +69,7 @@ def told(steps: Sequence[Step]) -> list[Told]:
                 stops=stops,
                 open=step.came.endswith(OPEN),
                 others=step.others,
-                step=replace(step, what=last.step.what),
+                step=replace(step, what=last.step.what, waits=(*last.step.waits, *step.waits)),
             )
             continue
         if last is not None and step.along and last.session == name and not step.choice.dies:
@@ -71,7 +79,12 @@ def told(steps: Sequence[Step]) -> list[Told]:
                 text=f"{last.text}; {step.statement} → {step.came}",
                 stops=stops,
                 others=(*last.others, *step.others),
-                step=replace(step, came=came, committed=(*last.step.committed, *step.committed)),
+                step=replace(
+                    step,
+                    came=came,
+                    committed=(*last.step.committed, *step.committed),
+                    waits=(*last.step.waits, *step.waits),
+                ),
             )
             continue
         came = "takes its snapshot" if stops else step.came
@@ -109,6 +122,36 @@ def table(steps: Sequence[Step], sessions: Sequence[str]) -> list[list[str]]:
             cells[name] = f"↳ {text}"
         rows.append([str(number), *cells.values()])
     return rows
+
+
+def drawn(steps: Sequence[Step], sessions: Sequence[str]) -> Drawn:
+    """The drawing: what the table has, and who waited for whom, for which lock, from which step to which."""
+    story = told(steps)
+    rows, waits = [], []
+    under_way: dict[str, Wait] = {}
+    for place, one in enumerate(story):
+        boxes = [_box(one.session, one.text, "did")]
+        boxes += [_box(name, text, "echo") for name, text in one.others]
+        rows.append(Row(str(place + 1), tuple(boxes)))
+        for wait in one.step.waits:
+            if (before := under_way.pop(wait.waiter, None)) is not None:
+                if before.holders == wait.holders and before.lock == wait.lock:
+                    under_way[wait.waiter] = before
+                    continue
+                waits.append(msgspec.structs.replace(before, until=place))
+            under_way[wait.waiter] = Wait(wait.waiter, wait.holders, wait.lock, place, None)
+        blocked = {name for name, state, _ in one.step.states if state == "blocked"}
+        over = [name for name in under_way if name not in blocked]
+        waits += [msgspec.structs.replace(under_way.pop(name), until=place) for name in over]
+    return Drawn(tuple(sessions), tuple(rows), (*waits, *under_way.values()))
+
+
+def _box(lane: str, text: str, kind: Kind) -> Box:
+    title, _, came = text.partition(" → ")
+    first, *rest = (title, *came.split("; ")) if came else title.split("; ")
+    return Box(
+        lane, f"↳ {first}" if kind == "echo" else first, tuple(rest), "offence" if DEADLOCK in text else kind
+    )
 
 
 def reasons(steps: Sequence[Step]) -> list[str]:

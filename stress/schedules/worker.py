@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
 from invariants.mutants import Mutant
+from results.report.lanes import Drawn
 from stress.schedules import story
 from stress.schedules.controller import Run, Uncontrolled
 from stress.schedules.export import isolation_spec
 from stress.schedules.gates import ROW_GATE
 from stress.schedules.lab import Judged, Lab
 from stress.schedules.pairs import PAIRS
-from stress.schedules.race import PLANNERS, Race
+from stress.schedules.race import Race
 from stress.schedules.races import ALL
 from stress.schedules.record import Schedule, reduced, written
 from stress.schedules.search import Choice, Diverged, Exhaustive, Fixed, Search, interleavings
@@ -44,6 +46,16 @@ MAX_SHRINK_S: Final = 6.0
 def races() -> dict[str, Race]:
     """Every race, the written ones and the pairs."""
     return {**ALL, **{race.name: race for race in (*PAIRS, *STORED_PAIRS)}}
+
+
+@cache
+def races_of(subject: str | None) -> Mapping[str, Race]:
+    """Those of a system that is not the engine; of the engine, every race."""
+    if subject is None:
+        return races()
+    from stress.subjects.own_races import own_races, queue_of
+
+    return own_races(queue_of(subject))
 
 
 @dataclass(slots=True)
@@ -70,8 +82,8 @@ class Task:
 
 @dataclass(slots=True)
 class Found:
-    """What one turn at a task brought. `story`: table rows and sentences of the failing schedule; `confirmed` is False
-    for one that was not under control."""
+    """What one turn at a task brought. `rows`, `drawn` and `reasons`: the story of the failing schedule; `confirmed` is
+    False for one that was not under control."""
 
     task: Task
     runs: int = 0
@@ -83,6 +95,7 @@ class Found:
     steps: int = 0
     sessions: tuple[str, ...] = ()
     rows: list[list[str]] = field(default_factory=list)
+    drawn: Drawn | None = None
     reasons: list[str] = field(default_factory=list)
     spec: str | None = None
     unknown: str | None = None
@@ -94,11 +107,20 @@ class Found:
 
 
 class Worker:
-    """A lab and what is asked of it. `shrinking_s`: how long a failing schedule is made smaller, at most."""
+    """A lab and what is asked of it. `shrinking_s`: how long a failing schedule is made smaller, at most. `subject`:
+    the words for a system that is not the engine."""
 
     def __init__(
-        self, lab: Lab, mutant: Mutant | None, postgres: str, *, shrinking_s: float = MAX_SHRINK_S
+        self,
+        lab: Lab,
+        mutant: Mutant | None,
+        postgres: str,
+        *,
+        shrinking_s: float = MAX_SHRINK_S,
+        subject: str | None = None,
     ) -> None:
+        self._subject = subject
+        self._races = races_of(subject)
         self._lab = lab
         self._mutant = mutant
         self._postgres = postgres
@@ -107,7 +129,7 @@ class Worker:
     def turn(self, task: Task, seconds: float = CHUNK_S) -> Found:
         """Work at a task for a while, or until it is over, or a schedule fails."""
         found = Found(task)
-        race = races()[task.race]
+        race = self._races[task.race]
         until = time.monotonic() + seconds
         while (
             time.monotonic() < until and not found.final and (batch := self._batch(race, task, found, until))
@@ -183,6 +205,7 @@ class Worker:
         found.schedule = Schedule(
             race=race.name,
             mutant=None if self._mutant is None else self._mutant.name,
+            subject=self._subject,
             planner=task.planner,
             actions={name: kept for name, kept in small.actions.items() if kept},
             choices=written(small.choices),
@@ -193,12 +216,18 @@ class Worker:
         found.sessions = tuple(name for name, kept in small.actions.items() if kept)
         steps = story.found_at(last.run.steps)
         found.rows = story.table(steps, found.sessions)
+        found.drawn = story.drawn(steps, found.sessions)
         found.reasons = story.reasons(steps)
         found.steps = len(found.rows)
         if found.confirmed:
             schema = (*self._lab.schema, *([f"{ROW_GATE};"] if race.row_gates else []))
             found.spec = isolation_spec(
-                found.schedule, schema, last.run.setup, last.run.steps, PLANNERS[task.planner], last.run.told
+                found.schedule,
+                schema,
+                last.run.setup,
+                last.run.steps,
+                self._lab.planners[task.planner],
+                last.run.told,
             )
 
     def _smallest(

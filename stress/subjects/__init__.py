@@ -1,7 +1,5 @@
-"""Subjects: the systems that a swarm drives and the rules judge, each behind the same few facts."""
+"""Subjects: the systems that are driven and judged.
 
-from stress.subjects.picker import PICKER
-from stress.subjects.store import STORE
-from stress.subjects.subject import Subject
-
-__all__ = ["PICKER", "STORE", "Subject"]
+`subject`, `picker` and `store` are the reference engine's; `system` is what anybody else's system says of itself, and
+`own_run` drives it. Nothing is imported here: `system` is also read by interpreters that have none of the rest.
+"""

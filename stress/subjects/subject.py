@@ -30,7 +30,7 @@ class Subject:
     much there is and something that changes when any of it moves: of all that can still come to an end without a
     client, and, cheap enough to be asked during the load, of what a node could work on now. `ended`: the
     same of all that has ended and is to be collected by its nodes; None where nothing is. `shards`: whether it can be
-    spread over several servers.
+    spread over several servers. `spared`: faults that cannot be done to it.
     """
 
     name: str
@@ -41,5 +41,6 @@ class Subject:
     waiting: str
     ended: str | None = None
     shards: bool = False
+    spared: tuple[str, ...] = ()
     settling: Settling = lambda _scenario, _mutant: ()
     poison: Poison | None = None

@@ -26,6 +26,8 @@ import msgspec
 T = TypeVar("T")
 
 PR_SET_PDEATHSIG = 1
+# Where the harness's packages lie.
+ROOT = Path(__file__).resolve().parents[2]
 # What is written to a child's lifeline: stop making load, or, for a node, end in order.
 STOP_BYTE, END_BYTE = b"s", b"e"
 
@@ -40,12 +42,22 @@ class Child:
 
     @classmethod
     def start(
-        cls, name: str, module: str, config: msgspec.Struct, log: Path, *, answers: bool = False
+        cls,
+        name: str,
+        module: str,
+        config: msgspec.Struct,
+        log: Path,
+        *,
+        answers: bool = False,
+        python: str | None = None,
     ) -> Child:
-        """Start `python -m module`. With `answers`, its standard output can be read; else it goes to the log."""
+        """Start `python -m module`. With `answers`, its standard output can be read; else it goes to the log. `python`:
+        another interpreter than this one, which finds the harness's modules, too."""
+        env = None if python is None else os.environ | {"PYTHONPATH": str(ROOT)}
         with log.open("ab") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", module],
+                [sys.executable if python is None else python, "-m", module],
+                env=env,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if answers else stderr,
                 stderr=stderr,
@@ -77,6 +89,10 @@ class Child:
     def ask_to_end(self) -> None:
         """Tell a node to end in order. Unlike SIGTERM this may come before the process knows what to do about it."""
         self._tell(END_BYTE)
+
+    def tell(self, line: msgspec.Struct) -> None:
+        """A line of JSON for a child that reads more than orders."""
+        self._tell(msgspec.json.encode(line) + b"\n")
 
     def _tell(self, byte: bytes) -> None:
         try:

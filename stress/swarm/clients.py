@@ -16,7 +16,7 @@ import psycopg.waiting
 
 from invariants.history import Recorder
 from stress.scenarios import AnyScenario
-from stress.subjects import Subject
+from stress.subjects.subject import Subject
 from stress.swarm.configs import ClientsConfig
 
 

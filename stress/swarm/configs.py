@@ -46,12 +46,30 @@ class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocustMasterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The Locust master. It listens on loopback only and waits for `workers` workers."""
+    """The Locust master. It listens on loopback only and waits for `workers` workers. `ui`: the port of its page, None
+    for none."""
 
     port: int
     workers: int
     users: int
     scenario: str
+    ui: int | None = None
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it is now, for the page: a line on the master's standard input. `waiting`: rows that nodes could work
+    on; `invariants`: by name, how often each was decided on the ledger so far, and how often it was violated."""
+
+    phase: str = "start"
+    seconds: float = 0.0
+    of_seconds: float = 0.0
+    nodes: int = 0
+    of_nodes: int = 0
+    faults: tuple[str, ...] = ()
+    waiting: int = 0
+    transactions: int = 0
+    violations: int = 0
+    invariants: dict[str, tuple[int, int]] = {}
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):

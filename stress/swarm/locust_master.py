@@ -1,7 +1,7 @@
 """The Locust master: `python -m stress.swarm.locust_master`, configured over standard input.
 
 It starts the users when all workers are there, reports once a second on standard output, and stops the load when the
-stop byte comes.
+stop byte comes. Lines of JSON may come before that byte: the run as it is (`Live`), for the page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from locust.runners import MasterRunner
 from stress.scenarios import SCENARIOS
 from stress.swarm.child import STOP_BYTE, receive_config
 from stress.swarm.clients import user_class
-from stress.swarm.configs import LoadReport, LocustMasterConfig
+from stress.swarm.configs import Live, LoadReport, LocustMasterConfig
 
 LOOPBACK = "127.0.0.1"
 REPORT_INTERVAL_S = 0.5
@@ -35,7 +35,12 @@ def main() -> None:
         user_classes=[user_class(SCENARIOS[config.scenario].subject)], events=locust.events
     )
     runner = environment.create_master_runner(LOOPBACK, config.port)
-    stop = gevent.spawn(_await_stop)
+    told = Told()
+    if config.ui is not None:
+        from stress.swarm.live import serve
+
+        serve(environment, config.ui, lambda: told.latest)
+    stop = gevent.spawn(told.follow)
     gevent.spawn(_report_forever, runner)
     with gevent.Timeout(JOIN_TIMEOUT_S, RuntimeError("the Locust workers did not join in time")):
         while len(runner.clients.ready) < config.workers:
@@ -47,9 +52,24 @@ def main() -> None:
     sys.stdout.flush()
 
 
-def _await_stop() -> None:
-    if gevent.os.tp_read(sys.stdin.fileno(), 1) != STOP_BYTE:
-        os._exit(3)
+class Told:
+    """What the runner says on standard input."""
+
+    def __init__(self) -> None:
+        self.latest = Live()
+
+    def follow(self) -> None:
+        """Until the stop byte comes; the process ends with its parent."""
+        unread = b""
+        while True:
+            read = gevent.os.tp_read(sys.stdin.fileno(), 65_536)
+            if not read:
+                os._exit(3)
+            *lines, unread = (unread + read).split(b"\n")
+            if lines:
+                self.latest = msgspec.json.decode(lines[-1], type=Live)
+            if unread == STOP_BYTE:
+                return
 
 
 def _report_forever(runner: MasterRunner) -> None:

@@ -22,7 +22,7 @@ from stress import config as knobs
 from stress.config import RunConfig
 from stress.scenarios import SCENARIOS, Scenario
 from stress.swarm.child import Child
-from stress.swarm.configs import ABANDONED, ClientsConfig, LoadReport, LocustMasterConfig, NodeConfig
+from stress.swarm.configs import ABANDONED, ClientsConfig, Live, LoadReport, LocustMasterConfig, NodeConfig
 
 LOOPBACK = "127.0.0.1"
 # Users end their current call, the master its workers.
@@ -137,6 +137,7 @@ class Swarm:
             workers=knobs.LOCUST_WORKERS,
             users=scenario.clients,
             scenario=self.config.scenario,
+            ui=self.config.ui,
         )
         self._master = Child.start(
             "locust", "stress.swarm.locust_master", master, self._log("locust"), answers=True
@@ -155,6 +156,11 @@ class Swarm:
                 master_port=port,
             )
             self.clients.append(Child.start(name, "stress.swarm.locust_worker", worker, self._log(name)))
+
+    def show(self, live: Live) -> None:
+        """Tell the master's page how the run is."""
+        if self._master is not None:
+            self._master.tell(live)
 
     def stop_load(self) -> None:
         """Let the users end their calls, and nodes make no load. Raises ChildDied when Locust does not end in time."""

@@ -39,12 +39,20 @@ def test_a_failing_schedule_is_told_recorded_and_replayed(tmp_path: Path) -> Non
     recorded = folder / "lost-wakeup.json"
     assert (folder / "lost-wakeup.spec").exists()
     assert (folder / "test_lost_wakeup.py").exists()
+    page = (folder / "report.html").read_text("utf-8")
+    assert '<a href="lost-wakeup.spec">' in page
+    assert "lost-wakeup.json" in page
 
     again = stress("replay", str(recorded), "--json")
     assert again.returncode == 1, again.stderr
     assert msgspec.json.decode(again.stdout)["violated"] == ["no-lost-wakeup"]
-    sound = stress("replay", str(recorded), "--mutant", "none", "--quiet")
+    drawn = tmp_path / "held.html"
+    sound = stress("replay", str(recorded), "--mutant", "none", "--quiet", "--html", str(drawn))
     assert sound.returncode == 0, sound.stderr
+    # The sound delivery goes on where the broken one saw nothing to wake.
+    assert '<div class="event did"' in drawn.read_text("utf-8")
+    # What lies elsewhere is not pointed at.
+    assert "lost-wakeup.spec" not in drawn.read_text("utf-8")
 
 
 @pytest.mark.parametrize(

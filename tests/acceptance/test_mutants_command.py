@@ -41,6 +41,45 @@ def test_an_instrument_that_is_blind_to_a_mutant_lets_it_survive_and_exits_with_
     assert json.loads(done.stdout)["survivors"] == ["json-double-encoded"]
 
 
+NEWCOMER = """
+from invariants.mutants import PLANS, Mutant, Patch
+from stress.__main__ import stress
+
+# Written otherwise, and the same: nothing can catch it.
+same = Patch("WHERE g.id = $1::bigint", "WHERE $1::bigint = g.id")
+PLANS["newcomer"] = Mutant(
+    name="newcomer", summary="the same", caught_by=("index",), statements={"client/outcome": (same,)}
+)
+
+if __name__ == "__main__":
+    stress()
+"""
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_mutant_that_was_added_and_that_nothing_catches_fails_the_session(
+    pg_spec: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "newcomer.py"
+    program.write_text(NEWCOMER, "utf-8")
+    words = [
+        "mutants",
+        "--only",
+        "newcomer",
+        "--json",
+        "--quiet",
+        "--pg",
+        pg_spec,
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    done = subprocess.run(
+        [sys.executable, str(program), *words], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["survivors"] == ["newcomer"]
+
+
 @pytest.mark.timeout(TIMEOUT_S)
 def test_an_ablated_statement_is_noticed(pg_spec: str, tmp_path: Path) -> None:
     words = [

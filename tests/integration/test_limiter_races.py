@@ -693,3 +693,23 @@ def test_parts_that_round_up_to_more_than_their_shard_violate_nothing(
     admission = limited.admit(limited.claim())
 
     assert (len(admission.admitted), admission.contended) == (admitted, contended)
+
+
+def test_a_claim_that_lost_a_row_holds_it_and_the_winner_is_denied(race: Race) -> None:
+    limited = Limited(race, [RateLimit("r", rate=1, burst=5)])
+    for priority in (0, 1):
+        race.do(limited.picker.insert(Job(fsm="m", step="s", priority=priority, rate_limit="r")))
+    race.install_gates()
+    start = race.gate_at_start("late")  # its snapshot sees both rows runnable
+    row = race.gate_at_row("late", 2)
+
+    claim = limited.picker.claim(queue="default", batch=2, claim="late", lease_ms=60_000)
+    late = race.begin("late", claim)
+    (won,) = limited.claim(1)
+    race.open_gate(start)
+    race.until_blocked("late")
+    assert limited.admit([won]).denied == (won,)
+    race.open_gate(row)
+
+    assert [row.id for row in late.result(TIMEOUT_S).rows] == [2]
+    assert limited.admit([won]).admitted == (won,)

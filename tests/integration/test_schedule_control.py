@@ -26,7 +26,7 @@ from stress.schedules.actions import (
     insert,
     signal,
 )
-from stress.schedules.controller import STOPS, Run
+from stress.schedules.controller import STOPS, Run, Wait
 from stress.schedules.lab import Judged, Lab
 from stress.schedules.race import PLANNERS, Race
 from stress.schedules.races import ALL
@@ -63,6 +63,8 @@ def test_a_session_that_waits_for_a_lock_is_blocked_by_who_holds_it_until_that_c
     assert states(judged.run, 7)["client"] == ("ready", ())
     assert judged.run.steps[6].committed == ("worker",)
     assert judged.run.steps[6].others[0][0] == "client"
+    # `take` names the locks: it is how a failing schedule is told.
+    assert judged.run.steps[3].waits == (Wait("client", ("worker",), "row 1 of gen_durable"),)
 
 
 def test_a_statement_by_itself_stops_before_its_commit(lab: Lab) -> None:
@@ -140,6 +142,10 @@ def test_a_deadlock_is_a_finding_and_the_last_to_wait_finds_it(open_mutant_lab: 
     assert states(judged.run, 4)["two"] == ("blocked", ("one",))
     assert "DeadlockDetected" in judged.run.steps[4].came
     assert "no-deadlock" in judged.violated
+    assert [(wait.waiter, wait.holders) for step in judged.run.steps for wait in step.waits] == [
+        ("two", ("one",)),
+        ("one", ("two",)),
+    ]
 
 
 def test_rows_and_ids_are_the_same_in_every_run(lab: Lab) -> None:

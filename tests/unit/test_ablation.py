@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pglast import parse_sql
 
+from engine.errors import UsageError
 from engine.statements import Catalogue, Statement
-from stress.mutants.ablating import STATEMENT_AREAS, Ablation
+from stress.mutants.ablating import STATEMENT_AREAS, Ablation, settled, write
 from stress.mutants.ablation import Variant, cut_out, cuts, of_functions, of_statements, untouched
+from stress.mutants.ablation_page import document
+from stress.mutants.concerns import functions_of_schema
 from stress.mutants.redundancy import outdated, reviewed
 from stress.mutants.trial import Trial
 
@@ -104,8 +109,49 @@ def test_a_name_stands_for_one_variant() -> None:
 
 
 def test_an_untouched_statement_is_the_statement() -> None:
+    functions = dict(functions_of_schema())
     for variant in untouched(CATALOGUE, AREAS):
-        assert variant.mutant.apply(CATALOGUE)[variant.where].text == CATALOGUE[variant.where].text
+        if variant.where in functions:
+            [text] = variant.mutant.alterations()
+            assert text.replace("CREATE OR REPLACE ", "CREATE ") == functions[variant.where]
+        else:
+            assert variant.mutant.apply(CATALOGUE)[variant.where].text == CATALOGUE[variant.where].text
+
+
+def test_an_order_ends_where_its_clause_does() -> None:
+    assert taken("FOR one IN SELECT a FROM t ORDER BY a LOOP b := 1; END LOOP") == {("order", "ORDER BY a")}
+    assert taken("INSERT INTO t SELECT a FROM u ORDER BY a RETURNING b") == {("order", "ORDER BY a")}
+
+
+def test_a_run_that_goes_on_takes_over_what_was_caught_of_the_same_text(tmp_path: Path) -> None:
+    [one, two, three, four] = STATEMENTS[:4]
+    trials = [
+        Trial(variant=one.name, digest=one.digest, outcome="caught", stage="load"),
+        Trial(variant=two.name, digest="of another text", outcome="caught", stage="load"),
+        Trial(variant=three.name, digest=three.digest, outcome="survived"),
+    ]
+    write(Ablation([one, two, three, four], {}, {t.variant: t for t in trials}), tmp_path)
+    file = tmp_path / "ablation.json"
+    assert list(settled([one, two, three, four], file, ())) == [one.name]
+    assert settled([one], file, (one.where,)) == {}
+    file.write_text('{"schema": 1}', "utf-8")
+    with pytest.raises(UsageError, match=r"no ablation\.json of a run"):
+        settled([one], file, ())
+
+
+def test_the_page_counts_what_was_caught_and_lists_what_is_open_and_what_is_explained() -> None:
+    [caught, explained, left] = STATEMENTS[:3]
+    trials = [
+        Trial(variant=caught.name, outcome="caught", stage="situations"),
+        Trial(variant=explained.name, outcome="survived"),
+        Trial(variant=left.name, outcome="survived"),
+    ]
+    page = document(
+        Ablation([caught, explained, left], {explained.name: "why"}, {t.variant: t for t in trials}), False
+    )
+    assert "3 of 3 tried: 1 caught, 1 explained below, 1 open" in page
+    assert f"- `{left.name}` (survived)" in page
+    assert f"| `{explained.name}` | why |" in page
 
 
 def test_every_reviewed_entry_is_about_what_is_there_and_gives_a_reason() -> None:

@@ -52,8 +52,19 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, *planned: PlannedFault) -> Run:
     display = cast(Any, None)
     rolls = cast(Any, None)
     connection = cast(Any, SimpleNamespace(close=lambda: None))
+    gauges = cast(Any, None)
     run = Run(
-        config, (server,), Path(), display, swarm, recording, [connection], ground, list(planned), rolls
+        config,
+        (server,),
+        Path(),
+        display,
+        swarm,
+        recording,
+        [connection],
+        ground,
+        list(planned),
+        rolls,
+        gauges,
     )
     run.phase, run.load_began = "load", time.monotonic() - 30.0
     return run

@@ -473,6 +473,28 @@ def test_another_admission_is_in_the_way_of_a_cold_key_where_the_two_share_a_loc
     assert trace.of("rate-liveness").violated == denials
 
 
+@pytest.mark.parametrize(
+    ("queue", "before", "denials"),
+    [("default", True, 0), ("other", True, 1), ("default", False, 1)],
+    ids=["it may see the row runnable", "another queue", "it sees the row claimed"],
+)
+def test_a_claim_that_lost_a_row_may_hold_it_against_the_winners_admission(
+    queue: str, before: bool, denials: int
+) -> None:
+    trace = Trace()
+    trace.rate("r", 1, 2)
+    trace.insert(1, rate_limit="r", weight="2")
+    rival = {"queue": queue, "batch": 1, "claim": "b.1"}
+    if before:
+        trace.did("node", "claim", rival, LOST, "info")
+    trace.claim(1, name="a.1")
+    if not before:
+        trace.insert(2)
+        trace.did("node", "claim", rival, LOST, "info")
+    trace.admit("a.1", denied=[1])
+    assert trace.of("rate-liveness").violated == denials
+
+
 @pytest.mark.parametrize(("rate", "denials"), [("r", 0), ("s", 1)])
 def test_who_was_continued_may_have_drawn_on_the_rates_that_its_row_had(rate: str, denials: int) -> None:
     trace = Trace()

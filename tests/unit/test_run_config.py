@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from engine.errors import UsageError
 from stress.config import RunConfig, checked
 
 
-def config(*pg: str, scenario: str = "mixed") -> RunConfig:
+def config(*pg: str, scenario: str = "mixed", ui: int | None = None) -> RunConfig:
     return checked(
         pg=pg,
         seconds=5,
@@ -21,6 +22,7 @@ def config(*pg: str, scenario: str = "mixed") -> RunConfig:
         scenario=scenario,
         subject="reference",
         mutant="outcome-unguarded",
+        ui=ui,
     )
 
 
@@ -40,6 +42,18 @@ def test_the_command_of_a_run_asks_for_the_same_again(pg: str) -> None:
         mutant=options["--mutant"],
     )
     assert again == config(pg)
+
+
+def test_a_port_for_the_page_that_cannot_be_had_is_refused_before_anything_starts() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port {port} is taken"):
+            config("embedded", ui=port)
+    with pytest.raises(UsageError, match="a port from 1024 to 65535, not 80"):
+        config("embedded", ui=80)
+    assert config("embedded", ui=port).ui == port
 
 
 def test_a_run_that_ends_with_its_first_violation_says_so_in_its_command() -> None:

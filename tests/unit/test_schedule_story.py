@@ -11,8 +11,9 @@ import pytest
 from engine.errors import UsageError
 from engine.statements import Catalogue, Statement
 from invariants.mutants import REGISTRY
+from results.report import lanes
 from stress.schedules import story
-from stress.schedules.controller import STOPS, Step
+from stress.schedules.controller import STOPS, Step, Wait
 from stress.schedules.coverage import CAUGHT_BY_RACE, CONSTRAINTS, NO_RACE, document
 from stress.schedules.export import isolation_spec, pytest_file
 from stress.schedules.gates import (
@@ -26,6 +27,7 @@ from stress.schedules.gates import (
     with_gate,
     with_inner_gates,
 )
+from stress.schedules.locks import circle
 from stress.schedules.pairs import OPERATIONS, PAIRS, Operation, Pair, apart, pairs
 from stress.schedules.race import Race
 from stress.schedules.races import ALL
@@ -49,8 +51,10 @@ def step(
     others: tuple[tuple[str, str], ...] = (),
     states: tuple[tuple[str, str, tuple[str, ...]], ...] = READY,
     sql: tuple[str, ...] = (),
+    waits: tuple[Wait, ...] = (),
 ) -> Step:
-    return Step(Choice(session), f"do: {statement}", statement, began, committed, came, others, states, sql)
+    what = f"do: {statement}"
+    return Step(Choice(session), what, statement, began, committed, came, others, states, sql, False, waits)
 
 
 def test_a_stop_that_nobody_used_is_no_step_of_the_story() -> None:
@@ -69,6 +73,46 @@ def test_a_stop_that_another_session_used_is_told_as_a_snapshot() -> None:
     assert rows[0][1] == "do: x/y: takes its snapshot"
     assert rows[2][1] == "x/y goes on → no rows"
     assert story.reasons(steps) == ["x/y of a sees the state of step 1: not what b committed at step 2."]
+
+
+BLOCKED = (("a", "ready", ()), ("b", "blocked", ("a",)))
+
+
+def test_a_wait_is_drawn_from_the_step_in_which_it_began_to_the_one_that_ended_it() -> None:
+    steps = [
+        step("a", "1 row"),
+        step("b", "waits", states=BLOCKED, waits=(Wait("b", ("a",), "row 1 of t"),)),
+        step("a", "1 row", states=BLOCKED),
+        step("a", "committed", "commit", committed=("a",), others=(("b", "1 row"),)),
+    ]
+    drawn = story.drawn(steps, ["a", "b"])
+    assert drawn.waits == (lanes.Wait("b", ("a",), "row 1 of t", 1, 3),)
+    grid = lanes.grid(drawn)
+    # The lanes' names, then the first two steps; the arrow stands below the second, and reaches from b's lane to a's.
+    [arrow] = [line for line in grid.lines if line.towards]
+    assert (arrow.row, arrow.column, arrow.end_column, arrow.towards) == (4, 2, 3, "left")
+    [bar] = grid.bars
+    assert (bar.column, bar.row, bar.end_row) == (3, 4, 6)
+    assert [box.what.title for box in grid.lines if box.row == 6] == ["do: commit", "↳ 1 row"]
+
+
+def test_a_wait_for_another_holder_is_another_arrow_and_one_that_never_ended_goes_to_the_end() -> None:
+    other = (("a", "ready", ()), ("b", "blocked", ("c",)))
+    steps = [
+        step("b", "waits", states=BLOCKED, waits=(Wait("b", ("a",), "x"),)),
+        step("a", "committed", "commit", states=other, waits=(Wait("b", ("c",), "x"),)),
+    ]
+    drawn = story.drawn(steps, ["a", "b", "c"])
+    assert drawn.waits == (lanes.Wait("b", ("a",), "x", 0, 1), lanes.Wait("b", ("c",), "x", 1, None))
+    assert [line.towards for line in lanes.grid(drawn).lines if line.towards] == ["left", "right"]
+
+
+def test_a_circle_is_read_off_what_the_server_says_of_it() -> None:
+    detail = (
+        "Process 71 waits for ShareLock on transaction 812; blocked by process 72.\n"
+        "Process 72 waits for ExclusiveLock on tuple (0,1) of relation 16444 of database 5; blocked by process 71."
+    )
+    assert circle(detail) == [(71, 72), (72, 71)]
 
 
 def test_who_waited_for_whom_is_said_with_the_steps() -> None:

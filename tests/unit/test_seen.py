@@ -41,6 +41,11 @@ def outcome_of_no_step(run: Recording) -> Edited:
     return run.edited(step, result={"kind": "retry"}), [flush]
 
 
+def job_without_an_end(run: Recording) -> Edited:
+    insert = next(o for o in run.named("insert") if o.result["id"] is not None)
+    return run.edited(insert, result={"id": 10**9}), [insert]
+
+
 def renamed(run: Recording, span: Span, key: str) -> tuple[list[Operation], Operation]:
     """The claim that a span begins with says another key of its row."""
     row = int(span.name.split()[1])
@@ -159,6 +164,7 @@ def message_acknowledged_twice(run: Recording) -> Edited:
 PLANTED: list[tuple[str, str, Callable[[Recording], Edited]]] = [
     ("seen-single-owner", "mixed", claim_after_the_end),
     ("seen-executed", "mixed", outcome_of_no_step),
+    ("seen-executed", "mixed", job_without_an_end),
     ("seen-k1-exclusion", "mixed", two_of_one_key),
     ("seen-gate-cap", "limits", one_more_in_a_full_gate),
     ("seen-rate-budget", "limits", a_weight_too_much),
@@ -199,6 +205,16 @@ def test_a_run_without_a_ledger_is_judged_by_what_was_seen_and_is_unknown(name: 
     assert {j.verdict for j in report.judgements if j.invariant in {r.name for r in RECONCILING}} == {
         "unknown"
     }
+
+
+def test_a_job_without_an_end_is_lost_unless_it_was_not_due_within_the_run() -> None:
+    run = recording("mixed")
+    _, (insert,) = job_without_an_end(run)
+    begun_ms = run.operations[-1].begun_us // 1_000
+    for due_ms, verdict in ((begun_ms - 1, "violated"), (begun_ms + 1, "held")):
+        job = {**insert.value["job"], "eligible_at": due_ms}
+        operations = run.edited(insert, value={**insert.value, "job": job}, result={"id": 10**9})
+        assert run.of("seen-executed", operations).verdict == verdict
 
 
 def test_what_follows_a_failover_that_loses_commits_is_not_judged() -> None:
@@ -253,11 +269,6 @@ def told_of_a_version_that_is_not(run: Recording) -> Edited:
     return run.edited(commit, value=value, result=result), [commit]
 
 
-def told_of_a_row_that_is_not(run: Recording) -> Edited:
-    insert = next(o for o in run.named("insert") if o.result["id"] is not None)
-    return run.edited(insert, result={"id": 10**9}), [insert]
-
-
 def told_of_another_transaction(run: Recording) -> Edited:
     flush = next(o for o in run.named("flush") if o.result["committed"])
     return run.edited(flush, result={**flush.result, "xid": 3}), [flush]
@@ -273,7 +284,7 @@ def told_of_a_lease_that_is_not(run: Recording) -> Edited:
     ("name", "edit"),
     [
         ("store", told_of_a_version_that_is_not),
-        ("mixed", told_of_a_row_that_is_not),
+        ("mixed", job_without_an_end),
         ("mixed", told_of_another_transaction),
         ("mixed", told_of_a_lease_that_is_not),
     ],
