@@ -69,12 +69,13 @@ FRONT_DOORS = {
     "compare": ("results plans compare", "Compare two captures of plans."),
     "bench": ("stress bench", "Measure floors, engine and peers by turns, on one server."),
     "figures": ("stress figures", "Measure what the known bad forms of statements cost."),
+    "doctor": ("stress doctor", "Check this machine, and say what to do."),
     "postgres": ("engine postgres", "Start a throw-away server, or list the versions to be had here."),
 }
 
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {
     "run": [],
-    "dev": ["tests", "lint"],
+    "dev": ["tests", "lint", "docs"],
     "mutate": ["tests", "mutation"],
 }
 
@@ -326,6 +327,19 @@ def lint(session: nox.Session) -> None:
         failed = [line for line in LINT if run(session, env, *line.split())]
     if failed:
         fail(session, 1, f"failed: {', '.join(failed)}")
+
+
+SITE = ROOT / "site"
+
+
+@nox.session(venv_backend="none")
+def docs(session: nox.Session) -> None:
+    """Build the documentation in site/; a link or an anchor that leads nowhere fails it."""
+    sphinx = ("-q", "-W", "--keep-going", "-b", "html", "-d", str(SITE / ".doctrees"), "docs", str(SITE))
+    with environment(session, "dev") as env:
+        if status := run(session, env, "python", "-m", "sphinx", *sphinx, *session.posargs):
+            fail(session, 1, f"sphinx ended with exit status {status}")
+    session.log(f"open {SITE / 'index.html'}")
 
 
 MUTATED = (

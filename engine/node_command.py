@@ -52,9 +52,14 @@ def node_command(
     """Run steps of your machines until SIGTERM or Ctrl-C.
 
     MODULE:NAME is a Machine class, an instance of one, or a list of them, found as Python finds modules, the working
-    directory first:
+    directory first.
 
-        PGREFEREE_DSN=postgresql://... python -m engine node shop.machines:Order --queue default:20
+    \b
+        export PGREFEREE_DSN='postgresql://...'
+        python -m engine node shop.machines:Order
+        python -m engine node shop.machines:ALL --queue default:20 --queue mail:2 --name shop-1
+
+    Exit status: 0 stopped as meant, 1 steps had to be abandoned, 2 wrong usage, 3 no database.
     """
     if not dsn:
         raise UsageError(f"no database: set {DSN_VARIABLE} or give --dsn")

@@ -148,6 +148,8 @@ class NodePolicy:
                 "an instance may hold no colon and a node no at sign: they delimit a claim's name"
             )
         for name in ("instance", "node"):
+            if not getattr(self, name):
+                raise PolicyError(f"{name} must not be empty: a claim is known by it")
             try:
                 check_key(name, getattr(self, name))
             except UnstorableValue as error:

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+from engine.errors import InfrastructureError
 from engine.statements import Area, load_migrations, load_text
 
 # One arbitrary number for all processes; "pgrf" in ASCII.
@@ -24,14 +25,19 @@ MIGRATION_LOCK = 0x70677266
 Execute = Callable[[str, Sequence[Any] | None], Sequence[Any]]
 
 
-class SchemaTooNew(Exception):
+class SchemaTooNew(InfrastructureError):
     """The database holds a migration that this version of the engine does not know."""
+
+
+class WrongEncoding(InfrastructureError):
+    """The database cannot hold every text: its encoding is not UTF8."""
 
 
 def migrate(connection: psycopg.Connection[Any], area: Area = "picker") -> int:
     """Bring an area's schema up to date. Returns its version.
 
-    Takes a connection in autocommit mode. Raises SchemaTooNew when the database is ahead of this engine.
+    Takes a connection in autocommit mode. Raises SchemaTooNew when the database is ahead of this engine, WrongEncoding
+    when it is not in UTF8, and changes nothing then.
     """
 
     def execute(sql: str, parameters: Sequence[Any] | None) -> Sequence[Any]:
@@ -52,6 +58,7 @@ def migrate_within(execute: Execute, area: Area) -> int:
     migrations = load_migrations(area)
     # At another level, which may be the server's default, the snapshot would be older than the lock.
     execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", None)
+    _check_encoding(execute)
     execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
     execute(load_text("schema/ensure.sql"), None)
     found = _version(execute, area)
@@ -66,6 +73,18 @@ def migrate_within(execute: Execute, area: Area) -> int:
             (area, migration.version, migration.name),
         )
     return len(migrations)
+
+
+def _check_encoding(execute: Execute) -> None:
+    """In another encoding a batch would fail on one job's text; in SQL_ASCII the server would not even look."""
+    [[found]] = execute("SELECT current_setting('server_encoding')", None)
+    # From a database in SQL_ASCII psycopg answers with bytes.
+    encoding = found.decode() if isinstance(found, bytes) else str(found)
+    if encoding != "UTF8":
+        raise WrongEncoding(
+            f"the database's encoding is {encoding}, in which not every text can be stored: make one with "
+            "CREATE DATABASE ... TEMPLATE template0 ENCODING 'UTF8'"
+        )
 
 
 def schema_version(connection: psycopg.Connection[Any], area: Area = "picker") -> int:

@@ -17,15 +17,9 @@ from invariants.witness import Witness
 MODELS: Final = ("cas-register", "rw-register", "operations")
 # A file's name may be so long.
 _NAME: Final = 80
-EXAMPLE: Final = """
-\b
-Examples:
-  python -m invariants export results/runs/20260101-120000-store --model rw-register
-  python -m invariants export results/runs/20260101-120000-store --model cas-register --execution hot-3
-"""
 
 
-@click.command(epilog=EXAMPLE)
+@click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--model",
@@ -53,6 +47,12 @@ def export(run: Path, model: str, form: str, execution: str | None, most: int, t
     """Write the history of the recorded run in folder RUN for other checkers.
 
     What came after a failover that may have lost something is left out, and so is a clock that is not common.
+
+    \b
+        python -m invariants export results/runs/20261201-101530-store --model rw-register
+        python -m invariants export results/runs/20261201-101530-store --model cas-register --execution hot-3
+
+    Exit status: 0 written, 2 no such run, or nothing in it that could be.
     """
     if execution is not None and model != "cas-register":
         raise UsageError(f"--execution goes with --model cas-register, not with {model}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from engine.ci import Case
 from invariants.areas import AREAS
 from invariants.verdict import Judgement, Loss, Report, Row, Violation, Witnessed
 
@@ -20,6 +22,7 @@ NOUNS = {
 }  # fmt: skip
 SHOWN = 3
 MAX_VALUE = 60
+PLAIN_WIDTH = 160
 
 
 def print_report(console: Console, report: Report, shown: int = SHOWN) -> None:
@@ -58,6 +61,29 @@ def print_exercises(console: Console, counts: Mapping[str, int]) -> None:
     if missing:
         line += f"; not exercised: {', '.join(missing)}"
     console.print(line, soft_wrap=True)
+
+
+def cases(report: Report) -> list[Case]:
+    """Each invariant for CI, with the evidence of its first violations."""
+    return [_case(each) for each in report.judgements]
+
+
+def _case(judgement: Judgement) -> Case:
+    def show(console: Console) -> None:
+        for violation in judgement.violations[:SHOWN]:
+            print_violation(console, judgement, violation)
+
+    told = plain(show).removeprefix(f"{judgement.invariant}: ") if judgement.violations else judgement.reason
+    return Case(
+        name=judgement.invariant, verdict=judgement.verdict, checked=judgement.checked, told=told or ""
+    )
+
+
+def plain(show: Callable[[Console], object]) -> str:
+    """What would be printed, without colours."""
+    file = io.StringIO()
+    show(Console(file=file, width=PLAIN_WIDTH, color_system=None, force_terminal=False, highlight=False))
+    return "\n".join(line.rstrip() for line in file.getvalue().strip().splitlines())
 
 
 def print_verdict(console: Console, verdict: str, reason: str | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 import shlex
 import tempfile
@@ -15,8 +14,9 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from rich.console import Console
 from rich.table import Table
 
+from engine.ci import Case, Files, Outcome, ci_options
 from engine.errors import InfrastructureError
-from engine.front_door import Door
+from engine.front_door import Amount, Door
 from engine.postgres import Server, Stopped, fresh_database, provision, signals_stop
 from models.fuzz import NAMES, PROFILES, Finding, Profile, Verdict, fuzz
 
@@ -32,10 +32,16 @@ def command(prefix: str, besides: Mapping[str, Fuzzer]) -> click.Command:
     names = (*NAMES, *besides)
 
     @click.command(cls=Door)
-    @click.option("--profile", type=click.Choice(sorted(PROFILES)), default="ci", show_default=True)
+    @click.option(
+        "--profile",
+        type=click.Choice(sorted(PROFILES)),
+        default="ci",
+        show_default=True,
+        help="ci: two minutes; nightly: an hour, longer examples.",
+    )
     @click.option(
         "--seconds",
-        type=click.FloatRange(min=0, min_open=True, max=7 * 86_400),
+        type=Amount(min=0, min_open=True, max=7 * 86_400),
         help="Default: the profile's.",
     )
     @click.option("--seed", type=click.IntRange(min=0), help="Default: a new one, which is printed.")
@@ -45,6 +51,7 @@ def command(prefix: str, besides: Mapping[str, Fuzzer]) -> click.Command:
     )
     @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
     @click.option("--quiet", is_flag=True, help="Print only what is not held.")
+    @ci_options
     @click.pass_context
     def main(
         context: click.Context,
@@ -55,10 +62,17 @@ def command(prefix: str, besides: Mapping[str, Fuzzer]) -> click.Command:
         machines: tuple[str, ...],
         as_json: bool,
         quiet: bool,
+        ci: Files,
     ) -> None:
-        """Hold the engine against the models. Exit: 0 held, 1 violated, 2 usage, 3 no Postgres, 4 unknown."""
-        if seconds is not None and math.isnan(seconds):
-            raise click.BadParameter("nan is no time at all", param_hint="--seconds")
+        """Hold the engine against the models, and try schedules, until the time is up.
+
+        \b
+            nox -s fuzz                                       two minutes
+            nox -s fuzz -- --machine limiter --seconds 30
+            nox -s fuzz -- --profile nightly
+
+        Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
+        """
         seed = random.SystemRandom().randrange(2**32) if seed is None else seed
         budget = PROFILES[profile].seconds if seconds is None else seconds
         chosen = machines or names
@@ -81,6 +95,7 @@ def command(prefix: str, besides: Mapping[str, Fuzzer]) -> click.Command:
             click.echo(json.dumps(_report(prefix, verdict, profile, seed, postgres, findings), indent=2))
         elif not quiet or verdict != "held":
             _print(prefix, findings, profile, seed)
+        ci.write(_outcome(prefix, verdict, profile, seed, postgres, findings))
         context.exit(EXIT_CODES[verdict])
 
     return main
@@ -149,6 +164,36 @@ def _report(
             for finding in findings
         },
     }
+
+
+def _outcome(
+    prefix: str,
+    verdict: Verdict,
+    profile: str,
+    seed: int,
+    postgres: dict[str, str],
+    findings: Sequence[Finding],
+) -> Outcome:
+    server = f"{postgres['version']} ({postgres['source']})"
+    return Outcome(
+        title="fuzz",
+        word=verdict,
+        cases=[
+            Case(
+                name=each.machine,
+                verdict=each.verdict,
+                told=""
+                if each.verdict == "held"
+                else f"{each.reason}\n\n{each.evidence}\n\n{_reproduce(prefix, each, profile)}",
+                checked=each.steps,
+                seconds=each.seconds,
+            )
+            for each in findings
+        ],
+        facts={"PostgreSQL": server, "seed": str(seed), "profile": profile},
+        reproduce=f"{prefix} --profile {profile} --seed {seed}",
+        seconds=sum(each.seconds for each in findings),
+    )
 
 
 def _print(prefix: str, findings: Sequence[Finding], profile: str, seed: int) -> None:

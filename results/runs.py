@@ -20,11 +20,15 @@ without a verdict is a run that did not end.
 
 from __future__ import annotations
 
+import errno
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+
+from engine.errors import UsageError
 
 SCHEMA = 1
 MAX_ATTEMPTS = 100
@@ -79,8 +83,32 @@ def runs_folder() -> Path:
     return (here if (here.parent / "pyproject.toml").is_file() else Path.cwd() / "results") / "runs"
 
 
+def ready(parent: Path) -> Path:
+    """`parent`, made where it is missing, before hours of work. Raises UsageError where it cannot be written to."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _no_folder(parent, error) from None
+    return parent
+
+
+def _no_folder(parent: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"no folder can be made in {parent} ({error.strerror}): give one with --out that can be written to"
+    )
+
+
 def create_run_folder(parent: Path, label: str) -> Path:
-    """Make a new folder `<time>-<label>` with its `logs`. Raises OSError where it cannot be made."""
+    """Make a new folder `<time>-<label>` with its `logs`. Raises UsageError where it cannot be made."""
+    try:
+        return _new_folder(parent, label)
+    except OSError as error:
+        raise _no_folder(parent, error) from None
+
+
+def _new_folder(parent: Path, label: str) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     parent.mkdir(parents=True, exist_ok=True)
     for attempt in range(MAX_ATTEMPTS):
@@ -91,7 +119,7 @@ def create_run_folder(parent: Path, label: str) -> Path:
             continue
         (folder / "logs").mkdir()
         return folder
-    raise FileExistsError(f"{parent} already holds {MAX_ATTEMPTS} runs of {stamp}-{label}")
+    raise FileExistsError(errno.EEXIST, f"it already holds {MAX_ATTEMPTS} of {stamp}-{label}")
 
 
 def write_json(path: Path, value: object) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
+from click.core import ParameterSource
 
+from engine.ci import Files, ci_options
 from engine.errors import UsageError
-from engine.front_door import FrontDoor
+from engine.front_door import Amount, FrontDoor
 from engine.postgres import signals_stop
 from invariants.folder import JUDGE_LIMIT_S
-from invariants.mutants import REGISTRY
 from results.runs import runs_folder
 from stress.bench.command import bench_command
-from stress.config import UI_PORT, RunConfig, checked
+from stress.ci_profile import ci_command, ci_request
+from stress.config import UI_PORT, RunConfig, checked, default_scenario
 from stress.display import Display
+from stress.doctor import doctor_command
 from stress.faults import FAULTS
 from stress.figures import figures_command
 from stress.mutants.command import ablate_command, mutants_command
@@ -28,6 +32,21 @@ from stress.subjects.asked import checked_own
 from stress.subjects.loading import is_own
 from stress.subjects.peers import PEERS
 from stress.subjects.peers.environments import python_of
+
+NOT_FOR: Final = {
+    "ci": (
+        "seconds",
+        "scenario",
+        "subject",
+        "python",
+        "minutes",
+        "resume",
+        "judge_seconds",
+        "until_violated",
+        "ui",
+    ),
+    "soak": ("judge_seconds", "until_violated", "ui"),
+}
 
 
 @click.group(cls=FrontDoor)
@@ -64,13 +83,19 @@ def stress() -> None:
     help=f"reference, a system of your own (path/to/file.py:Class, module:Class), or {', '.join(PEERS)}.",
 )
 @click.option("--python", default=None, help="The interpreter that a system of your own runs in.")
-@click.option("--mutant", default=None, help=f"Break the engine on purpose: {', '.join(REGISTRY)}.")
+@click.option(
+    "--mutant",
+    default=None,
+    metavar="NAME",
+    help="Break the engine on purpose; nox -s mutants -- --list says in which ways.",
+)
 @click.option(
     "--profile",
-    type=click.Choice(("run", "soak")),
+    type=click.Choice(("run", "ci", "soak")),
     default="run",
     show_default=True,
-    help="soak: rounds of scenarios and faults at random, one after the other on the same tables.",
+    help="ci: queue, store and a sample of races, in less than three minutes. soak: rounds of scenarios and faults at "
+    "random, one after the other on the same tables.",
 )
 @click.option("--minutes", type=float, default=None, show_default="10", help="How long a soak lasts.")
 @click.option(
@@ -78,7 +103,7 @@ def stress() -> None:
 )
 @click.option(
     "--judge-seconds",
-    type=click.FloatRange(min=0),
+    type=Amount(min=0),
     default=JUDGE_LIMIT_S,
     show_default=True,
     help="How long judging may take; what is not decided by then is unknown.",
@@ -101,6 +126,7 @@ def stress() -> None:
 @click.option(
     "--report/--no-report", "reports", default=True, help="Make the run's report.html; the default."
 )
+@ci_options
 def run_command(
     pg: tuple[str, ...],
     seconds: float,
@@ -121,6 +147,7 @@ def run_command(
     as_json: bool,
     quiet: bool,
     reports: bool,
+    ci: Files,
 ) -> None:
     """Race nodes on a real Postgres under faults, and judge what was committed.
 
@@ -128,6 +155,7 @@ def run_command(
         nox -s stress                                       the default: 20 s, 4 nodes, every fault
         nox -s stress -- --seconds 60 --faults kill,pause
         nox -s stress -- --mutant outcome-unguarded         watch a broken engine being caught
+        nox -s stress -- --profile ci --junit races.xml     what a pull request can wait for
         nox -s stress -- --profile soak --minutes 30        everything, at random, for half an hour
         nox -s stress -- --mutant insert-many-unordered --seconds 60 --until-violated
         nox -s stress -- --subject examples/blog_queue/blog_queue.py:BlogQueue
@@ -135,8 +163,24 @@ def run_command(
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
-    if ui is not None and (profile == "soak" or resume is not None):
-        raise UsageError("--ui is for one run; a soak starts a swarm for each of its rounds")
+    refuse_strangers(profile)
+    if profile == "ci":
+        sys.exit(
+            ci_command(
+                ci_request(
+                    pg=pg,
+                    nodes=nodes,
+                    seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+                    faults=faults,
+                    mutant=mutant,
+                ),
+                out,
+                as_json=as_json,
+                quiet=quiet,
+                reports=reports,
+                ci=ci,
+            )
+        )
     if profile == "soak" or resume is not None:
         if is_own(subject) or subject in PEERS:
             raise UsageError("a soak is of the reference engine; give a system of your own more --seconds")
@@ -155,6 +199,7 @@ def run_command(
                 out=out,
                 as_json=as_json,
                 quiet=quiet,
+                ci=ci,
             )
         )
     if minutes is not None:
@@ -190,6 +235,7 @@ def run_command(
                 as_json=as_json,
                 quiet=quiet,
                 reports=reports,
+                ci=ci,
             )
         )
     if python is not None:
@@ -202,7 +248,7 @@ def run_command(
         nodes=nodes,
         seed=seed,
         faults=faults,
-        scenario="mixed" if scenario is None else scenario,
+        scenario=default_scenario(mutant) if scenario is None else scenario,
         subject=subject,
         mutant=mutant,
         judge_seconds=judge_seconds,
@@ -211,6 +257,7 @@ def run_command(
     )
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
     from results.report.making import tell
+    from stress.outcomes import of_run
     from stress.run import run
     from stress.summary import print_summary
 
@@ -222,14 +269,34 @@ def run_command(
         print_summary(judged)
     if reports:
         tell(judged.folder)
+    ci.write(of_run(judged))
     sys.exit(judged.exit_code)
 
 
+def refuse_strangers(profile: str) -> None:
+    """Options that a profile has no use for are refused: who gives one expects something of it."""
+    context = click.get_current_context()
+    for name in NOT_FOR.get(profile, ()):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} is not for --profile {profile}, which decides that itself: leave it out"
+            )
+
+
 def own_command(
-    config: RunConfig, python: str | None, out: Path | None, *, as_json: bool, quiet: bool, reports: bool
+    config: RunConfig,
+    python: str | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+    reports: bool,
+    ci: Files,
 ) -> int:
     """A run of somebody else's system; its exit status."""
     from results.report.making import tell
+    from stress.outcomes import of_run
     from stress.subjects.own_run import run_own
     from stress.subjects.own_summary import print_summary
 
@@ -241,6 +308,7 @@ def own_command(
         print_summary(judged)
     if reports:
         tell(judged.folder)
+    ci.write(of_run(judged))
     return judged.exit_code
 
 
@@ -251,6 +319,7 @@ stress.add_command(replay_command)
 stress.add_command(figures_command)
 stress.add_command(bench_command)
 stress.add_command(fuzz_command, "fuzz")
+stress.add_command(doctor_command)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,15 @@ from invariants.folder import JUDGE_LIMIT_S
 from invariants.mutants import REGISTRY
 from stress.faults import FAULTS, FaultKind
 from stress.faults.plan import FAILOVERS
+from stress.mutants.concerns import breaks_the_store
 from stress.scenarios import SCENARIOS
 from stress.subjects.peers import PEERS
 from stress.subjects.subject import Subject
 
 SUBJECTS = ("reference", *PEERS)
 
+# Of a list that a sentence may hold: all faults and scenarios, a few of the mutants.
+MOST_NAMES = 24
 MAX_NODES = 64
 MAX_SERVERS = 8
 MAX_SECONDS = 24 * 3600.0
@@ -69,7 +72,7 @@ class RunConfig:
             f"--nodes {self.nodes}",
             f"--faults {','.join(self.faults) or 'none'}",
             f"--seed {self.seed}",
-            *(_asked(place, source) for place, source in enumerate(self.sources)),
+            *(asked(place, source) for place, source in enumerate(self.sources)),
         ]
         if self.mutant is not None:
             words.append(f"--mutant {self.mutant}")
@@ -78,7 +81,8 @@ class RunConfig:
         return "nox -s stress -- " + " ".join(words)
 
 
-def _asked(place: int, source: Source) -> str:
+def asked(place: int, source: Source) -> str:
+    """The words that ask for the server in that place."""
     # Secrets are recorded nowhere: whoever runs it again sets the variable.
     if source.kind == "dsn":
         return f'--pg "dsn:$PGREFEREE_DSN{"" if place == 0 else f"_{place + 1}"}"'
@@ -109,6 +113,9 @@ def checked(
         raise UsageError(
             f"scenario {scenario!r} runs on one server; --pg may be given several times for: {', '.join(able)}"
         )
+    if mutant is not None and not meets(scenario, known("mutant", mutant, REGISTRY)):
+        others = ", ".join(name for name in SCENARIOS if meets(name, mutant))
+        raise UsageError(f"mutant {mutant!r} breaks nothing of scenario {scenario!r}: use one of {others}")
     sources = tuple(parse_pg(each) for each in pg)
     names, left_out = chosen_faults(faults, sources, SCENARIOS[scenario].subject)
     return RunConfig(
@@ -119,12 +126,22 @@ def checked(
         faults=names,
         scenario=scenario,
         subject=known("subject", subject, SUBJECTS),
-        mutant=None if mutant is None else known("mutant", mutant, REGISTRY),
+        mutant=mutant,
         left_out=left_out,
         judge_seconds=judge_seconds,
         until_violated=until_violated,
         ui=None if ui is None else _free(ui),
     )
+
+
+def default_scenario(mutant: str | None) -> str:
+    """What a run takes without `--scenario`: one that meets the mutant."""
+    return "statechart" if mutant in REGISTRY and not meets("mixed", str(mutant)) else "mixed"
+
+
+def meets(scenario: str, mutant: str) -> bool:
+    """Whether nodes of that scenario run what the mutant breaks: the store and its transport, or the queue."""
+    return ("store" in SCENARIOS[scenario].subject.areas) == breaks_the_store(REGISTRY[mutant])
 
 
 def check_size(seconds: float, nodes: int) -> None:
@@ -194,10 +211,11 @@ def _why_impossible(kind: FaultKind, sources: Sequence[Source], subject: Subject
 
 
 def known(what: str, name: str, names: Iterable[str]) -> str:
-    """The name, where it is one of them. Raises UsageError, with the closest one that is."""
-    those = list(names)
-    if name in those:
+    """The name. Raises UsageError, with the one that was probably meant, where it is none of `names`."""
+    there = list(names)
+    if name in there:
         return name
-    close = difflib.get_close_matches(name, those, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose from: {', '.join(sorted(those))}"
+    close = difflib.get_close_matches(name, there, n=1)
+    some = ", ".join(sorted(there)[:MOST_NAMES]) + (" …" if len(there) > MOST_NAMES else "")
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from: {some}"
     raise UsageError(f"there is no {what} {name!r}; {hint}")

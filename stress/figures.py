@@ -22,6 +22,7 @@ import psycopg
 from psycopg import sql
 
 from engine.errors import InfrastructureError
+from engine.front_door import NEW_FILE
 from engine.postgres import Server, fresh_database, provision, signals_stop
 from engine.statements import Catalogue, Statement
 from invariants.mutants import PLANS
@@ -94,12 +95,21 @@ QUESTIONS: Final = (
 @click.option(
     "--pg", default="embedded", show_default=True, help="embedded, 13 to 18, system:N, container:N, dsn:..."
 )
-@click.option("--profile", "name", type=click.Choice(list(PROFILES)), default="large", show_default=True)
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Default: results/runs/figures.json."
+    "--profile",
+    "name",
+    type=click.Choice(list(PROFILES)),
+    default="large",
+    show_default=True,
+    help="How many rows: ten thousand, a hundred thousand, a million.",
 )
+@click.option("--out", type=NEW_FILE, help="Default: results/runs/figures.json.")
 def figures_command(pg: str, name: str, out: Path | None) -> None:
     """Measure what the known bad forms of claim and collector cost, quiet and under churn. Minutes, on a million rows.
+
+    \b
+        nox -s figures
+        nox -s figures -- --profile small --pg 15
 
     Exit status: 0 measured, 2 wrong usage, 3 no Postgres.
     """

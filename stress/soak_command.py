@@ -11,13 +11,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from engine.ci import Files
 from engine.errors import UsageError
 from engine.postgres import parse_pg, signals_stop
 from invariants.render import STYLES, print_verdict
 from invariants.verdict import EXIT_CODES
 from results.runs import create_run_folder, runs_folder
-from stress.config import checked
+from stress.config import checked, default_scenario, meets
 from stress.display import Display
+from stress.outcomes import of_soak
 from stress.scenarios import SCENARIOS
 from stress.soak_folder import Request, SoakFolder, SoakVerdict
 
@@ -40,6 +42,7 @@ def soak_command(
     out: Path | None,
     as_json: bool,
     quiet: bool,
+    ci: Files,
 ) -> int:
     """Carry out a soak, or go on with the one in the folder `resume`; the exit status. Raises UsageError."""
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
@@ -80,6 +83,7 @@ def soak_command(
         sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
     elif not quiet:
         print_soak(verdict, folder.path)
+    ci.write(of_soak(verdict))
     return EXIT_CODES[verdict.verdict]
 
 
@@ -104,7 +108,7 @@ def _request(
         nodes=nodes,
         seed=seed,
         faults=faults,
-        scenario="mixed" if scenario is None else scenario,
+        scenario=default_scenario(mutant) if scenario is None else scenario,
         subject=subject,
         mutant=mutant,
     )
@@ -115,7 +119,9 @@ def _request(
         seconds=seconds,
         nodes=nodes,
         pg="dsn" if source.kind == "dsn" else str(source),
-        scenarios=tuple(SCENARIOS) if scenario is None else (scenario,),
+        scenarios=tuple(name for name in SCENARIOS if mutant is None or meets(name, mutant))
+        if scenario is None
+        else (scenario,),
         faults=faults,
         subject=subject,
         mutant=mutant,

@@ -188,7 +188,12 @@ def _disk_notes(data_dir: Path, wanted: Mapping[str, str]) -> list[str]:
 @contextmanager
 def _users_server(source: Source, *, keep: bool) -> Iterator[Server]:
     assert source.dsn is not None
-    stated = {**conninfo.hidden_params(), **conninfo.parse(source.dsn)}
+    # UTF8 whatever the role, the DSN or PGCLIENTENCODING say: sessions and passwords are of any text.
+    stated = {
+        **conninfo.hidden_params(),
+        **conninfo.parse(source.dsn),
+        "client_encoding": "UTF8",
+    }
     if "dbname" not in stated and "service" not in stated and "PGDATABASE" not in conninfo.set_variables():
         stated["dbname"] = "postgres"  # libpq would take the user's name
     name = databases.new_name()

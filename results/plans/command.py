@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,9 @@ import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from engine.ci import Files, ci_options
 from engine.errors import InfrastructureError, UsageError
-from engine.front_door import FrontDoor
+from engine.front_door import NEW_FILE, FrontDoor
 from engine.postgres import Stopped, provision, signals_stop
 from engine.postgres.availability import survey
 from results.plans import campaign, foreign, render
@@ -42,7 +44,14 @@ def plans() -> None:
 @click.option(
     "--pg", "pgs", multiple=True, metavar="SPEC", help="Which Postgres; may be repeated. Default: all here."
 )
-@click.option("--profile", "name", type=click.Choice(list(PROFILES)), default="medium", show_default=True)
+@click.option(
+    "--profile",
+    "name",
+    type=click.Choice(list(PROFILES)),
+    default="medium",
+    show_default=True,
+    help="How many rows: ten thousand, a hundred thousand, a million.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -53,12 +62,28 @@ def plans() -> None:
     "--growth/--no-growth", default=True, show_default=True, help="Fit how work grows, on smaller tables too."
 )
 @click.option("--fresh", is_flag=True, help="Capture also what has not changed.")
-@click.option("--repetitions", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option(
+    "--repetitions",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="How often each plan is run; the run with the median of buffers is kept.",
+)
 @click.option(
     "--sql", "own_sql", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Your statements."
 )
-@click.option("--schema", "own_schema", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--seed", "own_seed", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--schema",
+    "own_schema",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="SQL that makes your tables; goes with --sql.",
+)
+@click.option(
+    "--seed",
+    "own_seed",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="SQL that fills them; without it they are empty.",
+)
 @click.option(
     "--under",
     default="",
@@ -67,6 +92,7 @@ def plans() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no hazards, no table.")
+@ci_options
 def capture_command(
     pgs: tuple[str, ...],
     name: str,
@@ -80,12 +106,19 @@ def capture_command(
     under: str,
     as_json: bool,
     quiet: bool,
+    ci: Files,
 ) -> None:
     """Capture every statement's plans and judge the invariants of plans.
 
     One folder a server: OUT/<major>, OUT/verdict.json, and all of it for people, OUT/report.html. A statement that has
     not changed is not captured again. With --sql, --schema and --seed the statements are yours: `DIR/*.sql`, with
     arguments as a JSON array in `NAME.json` beside each.
+
+    \b
+        nox -s plans -- --pg 18
+        nox -s plans -- --pg 15 --pg 18 --profile small     and what 18 does otherwise
+        nox -s plans -- --pg 18 --under all
+        nox -s plans -- --pg 18 --sql sql/ --schema schema.sql --seed rows.sql
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
@@ -144,22 +177,37 @@ def capture_command(
     write_json(out / "verdict.json", verdict)
     look.put(out / look.NAME, render.page("Plans", captures, verdict))
     _tell(captures, verdict, as_json=as_json, quiet=quiet)
+    ci.write(render.outcome(verdict))
     sys.exit(verdict.exit_code)
 
 
 @plans.command("compare")
 @click.argument("a")
 @click.argument("b")
-@click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Write Markdown here.")
+@click.option("--markdown", type=NEW_FILE, help="Write Markdown here.")
+@click.option("--html", type=NEW_FILE, help="Write a page here, trees side by side.")
 @click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page here, trees side by side."
+    "--explanations",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Accepted differences, as results/baselines/plans/explanations.toml has them, which is the default.",
 )
-@click.option("--explanations", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--quiet", is_flag=True, help="The verdict only.")
+@ci_options
 def compare_command(
-    a: str, b: str, markdown: Path | None, html: Path | None, explanations: Path | None, quiet: bool
+    a: str,
+    b: str,
+    markdown: Path | None,
+    html: Path | None,
+    explanations: Path | None,
+    quiet: bool,
+    ci: Files,
 ) -> None:
     """Compare two captures: folders, majors of the committed baselines (18), or those of a revision (HEAD~3:18).
+
+    \b
+        nox -s compare -- 17 18
+        nox -s compare -- HEAD~3:18 18 --markdown plans.md
+        nox -s compare -- 18 results/runs/plans/18 --html plans.html
 
     Exit status: 0 same or explained, 1 regressed, 2 wrong usage.
     """
@@ -170,6 +218,7 @@ def compare_command(
     if html:
         look.put(html, render.html(comparison))
     click.echo(f"verdict: {comparison.verdict}" if quiet else render.text(comparison))
+    ci.write(render.compared(comparison, f"nox -s compare -- {shlex.join((a, b))}"))
     sys.exit(comparison.exit_code)
 
 

@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from engine.ci import Case, Outcome
 from results.plans.comparing import Comparison, Difference
 from results.plans.conditions import Under
 from results.plans.hazards import hazards
@@ -51,6 +52,47 @@ def markdown(comparison: Comparison) -> str:
         lines.append("")
     lines.append(f"{comparison.statements} statements; {_counted(comparison.differences)}.")
     return "\n".join(lines) + "\n"
+
+
+def compared(comparison: Comparison, reproduce: str) -> Outcome:
+    """For CI: a case for each plan that differs."""
+    plans: dict[str, list[Difference]] = {}
+    for difference in comparison.differences:
+        plans.setdefault(f"{difference.label} ({difference.mode})", []).append(difference)
+    same = Case(name="the other plans", verdict="held", checked=comparison.statements)
+    return Outcome(
+        title="plans compared",
+        word=comparison.verdict,
+        cases=[same, *(_plan(name, found) for name, found in plans.items())],
+        facts={"A": comparison.a, "B": comparison.b, "statements": str(comparison.statements)},
+        reproduce=reproduce,
+    )
+
+
+def _plan(name: str, differences: Sequence[Difference]) -> Case:
+    worse = any(difference.counts for difference in differences)
+    told = "\n".join(map(str, differences[:MOST]))
+    return Case(name=name, verdict="violated" if worse else "held", told=told)
+
+
+def outcome(verdict: Verdict) -> Outcome:
+    """For CI: a case for each invariant of plans."""
+    return Outcome(
+        title="plans",
+        word=verdict.verdict,
+        reason=verdict.reason,
+        cases=[
+            Case(
+                name=each.invariant,
+                verdict=each.verdict,
+                checked=each.checked,
+                told="\n".join(each.violations) or each.reason or "",
+            )
+            for each in verdict.invariants
+        ],
+        facts={"PostgreSQL": ", ".join(verdict.servers), "profile": verdict.profile},
+        reproduce="nox -s plans",
+    )
 
 
 def html(comparison: Comparison) -> str:

@@ -99,14 +99,14 @@ _ENDED = b"""
 """
 
 
-def read_engine(change: Change) -> tuple[Act, str] | None:
+def read_engine(change: Change) -> tuple[Act, str, bytes | None] | None:
     """A row of gen_durable: `executing` is taken, `done` ended."""
     if change.relation.name != "gen_durable" or change.new is None:
         return None
     names = change.relation.columns
     status, job = change.new[names.index("status")], change.new[names.index("id")]
     act = _ACTS.get(status or b"")
-    return None if act is None else (act, (job or b"").decode())
+    return None if act is None else (act, (job or b"").decode(), change.new[names.index("locked_by")])
 
 
 _ACTS: dict[bytes, Act] = {
@@ -150,13 +150,13 @@ def raw(batch: int) -> Contender:
     )
 
 
-def read_raw(change: Change) -> tuple[Act, str] | None:
+def read_raw(change: Change) -> tuple[Act, str, bytes | None] | None:
     """A row of the bare table."""
     if change.relation.name != "job" or change.new is None:
         return None
     job, status = change.new
     act = _ACTS.get(status or b"")
-    return None if act is None else (act, (job or b"").decode())
+    return None if act is None else (act, (job or b"").decode(), None)
 
 
 def pgqueuer() -> Contender:
@@ -184,21 +184,21 @@ def pgqueuer() -> Contender:
     )
 
 
-def read_pgqueuer(change: Change) -> tuple[Act, str] | None:
+def read_pgqueuer(change: Change) -> tuple[Act, str, bytes | None] | None:
     """A row of its queue: `queued` is put, `picked` taken; one that ended is deleted."""
     if change.relation.name != "pgqueuer":
         return None
     names = change.relation.columns
     if change.kind == "delete":
         assert change.old is not None
-        return "ended", (change.old[names.index("id")] or b"").decode()
+        return "ended", (change.old[names.index("id")] or b"").decode(), None
     assert change.new is not None
     job = (change.new[names.index("id")] or b"").decode()
     match change.new[names.index("status")]:
         case b"picked":
-            return "taken", job
+            return "taken", job, change.new[names.index("queue_manager_id")]
         case b"queued":
-            return "put", job
+            return "put", job, None
     return None
 
 

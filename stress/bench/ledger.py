@@ -23,9 +23,10 @@ from invariants.ledger.reader import Stream, create_slot, drop_slot, mark_rest
 NAME: Final = "pgreferee_bench"
 READ_S: Final = 60.0
 
-# What a change did to a job: nothing of interest, or the job and whether it was taken, put in, or ended.
+# What a change did to a job: nothing of interest, or what, which job, and who has it now, where the row says so: a
+# lease that is renewed is nobody's second taking.
 Act = Literal["put", "taken", "ended"]
-Reading = Callable[[Change], tuple[Act, str] | None]
+Reading = Callable[[Change], tuple[Act, str, bytes | None] | None]
 
 
 @contextmanager
@@ -71,6 +72,7 @@ class Account:
     ended_us: dict[str, int] = field(default_factory=dict)
     puts_us: list[tuple[int, int]] = field(default_factory=list)
     orphans: int = 0
+    holders: dict[str, bytes | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, transactions: Sequence[Transaction], reading: Reading) -> Account:
@@ -86,15 +88,19 @@ class Account:
                 account.puts_us.append((transaction.committed_us, put))
         return account
 
-    def _add(self, act: Act, job: str, at_us: int) -> None:
+    def _add(self, act: Act, job: str, holder: bytes | None, at_us: int) -> None:
         match act:
             case "put":
-                self.put_us[job] = at_us
+                self.put_us.setdefault(job, at_us)
+                # Given back by who had it, such as where a limit says not now.
+                self.taken[job] -= job in self.holders
+                self.holders.pop(job, None)
             case "taken":
-                self.taken[job] += 1
+                self.taken[job] += holder is None or self.holders.get(job) != holder
+                self.holders[job] = holder
             case "ended":
-                # Ended by a transaction that nobody took it for: work that may have been done twice.
-                self.orphans += job not in self.taken
+                # By a transaction that nobody took it for: work that may have been done twice.
+                self.orphans += job not in self.holders
                 self.ended[job] += 1
                 self.ended_us[job] = at_us
 

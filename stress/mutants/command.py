@@ -13,11 +13,13 @@ import click
 import msgspec
 from rich.console import Console
 
+from engine.ci import Files, ci_options
 from engine.errors import UsageError
-from engine.postgres import signals_stop
+from engine.front_door import NEW_FILE
+from engine.postgres import parse_pg, signals_stop
 from invariants.mutants import PLANS, REGISTRY
 from invariants.verdict import EXIT_CODES
-from results.runs import create_run_folder, runs_folder
+from results.runs import create_run_folder, ready, runs_folder
 from stress.mutants.seen import FULL_SEEDS, INSTRUMENTS, Instrument
 
 PLAIN_WIDTH = 160
@@ -55,13 +57,14 @@ PLAIN_WIDTH = 160
 @click.option(
     "--document",
     "page",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NEW_FILE,
     default=None,
-    help="Write the page there too, such as docs/mutants.md.",
+    help="Write the page there too: docs/mutants.md, and of --full docs/instruments.md.",
 )
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No progress, no table.")
+@ci_options
 @click.pass_context
 def mutants_command(
     context: click.Context,
@@ -78,6 +81,7 @@ def mutants_command(
     out: Path | None,
     as_json: bool,
     quiet: bool,
+    ci: Files,
 ) -> None:
     """Show every mutant to the instruments, from the cheapest to the dearest, until one catches it.
 
@@ -99,13 +103,15 @@ def mutants_command(
             close = difflib.get_close_matches(name, list(known), n=1)
             hint = f"did you mean {close[0]!r}?" if close else "--list shows them"
             raise UsageError(f"there is no mutant {name!r}; {hint}")
+    source = parse_pg(pg)
     chosen = list(known) if earlier is not None else list(dict.fromkeys(names)) or list(known)
     first = random.SystemRandom().randrange(2**31) if seed is None else seed
     with_control = (not names or earlier is not None) if with_control is None else with_control
     workers = min(4, os.cpu_count() or 1) if workers is None else workers
     # Late, because they bring in all that an instrument needs, and a wrong argument should not wait for it.
     from stress.mutants.asking import Request, ask_all
-    from stress.mutants.report import document, print_evidence, print_matrix, read, written
+    from stress.mutants.report import compared, document, print_evidence, print_matrix, read, written
+    from stress.outcomes import of_matrix
 
     request = Request(
         names=chosen,
@@ -118,6 +124,7 @@ def mutants_command(
         known=None if earlier is None else read(earlier),
         anew=frozenset(names),
     )
+    ready(out or runs_folder())
     with signals_stop():
         matrix = ask_all(request, quiet)
     how = f"`{_command(names if earlier is None else (), full, first)}`, {workers} workers, {_machine()}."
@@ -127,9 +134,10 @@ def mutants_command(
         )
     folder = create_run_folder(out or runs_folder(), "mutants")
     about = {"seed": first, "full": full, "workers": workers, "pg": pg, "machine": _machine()}
-    verdict = written(matrix, folder, {**about, "reproduce": _command(names, full, first)}, how)
+    text = (compared if full else document)(matrix, how)
+    verdict = written(matrix, folder, {**about, "reproduce": _command(names, full, first)}, text)
     if page is not None:
-        page.write_text(document(matrix, how), encoding="utf-8")
+        page.write_text(text, encoding="utf-8")
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
     elif not quiet:
@@ -138,6 +146,8 @@ def mutants_command(
             print_evidence(console, matrix.rows[name])
         print_matrix(console, matrix)
         console.print(f"recorded in {folder}\nverdict: {matrix.verdict}", soft_wrap=True)
+    facts = {"PostgreSQL": str(source), "seed": str(first), "machine": _machine()}
+    ci.write(of_matrix(matrix, facts, _command(names, full, first)))
     context.exit(EXIT_CODES[matrix.verdict])
 
 
@@ -180,7 +190,7 @@ def mutants_command(
 @click.option(
     "--document",
     "page",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NEW_FILE,
     default=None,
     help="Write the page there too, such as docs/ablation.md.",
 )
@@ -230,6 +240,7 @@ def ablate_command(
         for variant in variants:
             click.echo(variant.name)
         context.exit(0)
+    ready(out or runs_folder())
     folder = create_run_folder(out or runs_folder(), "ablate")
     with signals_stop():
         ablation = ablate(

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 
 from engine.statements import Catalogue
-from invariants.mutants import Mutant
+from invariants.mutants import STORE_MUTANTS, TRANSPORT_MUTANTS, Mutant
 
 # Protocol steps that a picker takes, which the machine `coordination` can be given.
 PICKERS_STEPS: Final = frozenset(("riders-of-the-stale", "children-after-update", "placeholder-per-value"))
@@ -20,6 +20,7 @@ MACHINES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "store": ("store",),
     "transport": ("transport",),
 }
+STORE_AREAS: Final = frozenset(("store", "relay", "transport"))
 # Statements that a claim's machine sees best.
 CLAIMS: Final = frozenset(
     f"picker/{name}" for name in ("claim", "release", "reap", "heartbeat", "insert", "insert_many")
@@ -71,6 +72,12 @@ def statements_of(mutant: Mutant) -> frozenset[str]:
     """The statements that a mutant changes, or whose functions it changes."""
     called = (callers(function) for function in mutant.functions)
     return frozenset(mutant.statements).union(*called)
+
+
+def breaks_the_store(mutant: Mutant) -> bool:
+    """Whether it is the store, its relay or its transport that it breaks, and not the queue."""
+    areas = {name.partition("/")[0] for name in statements_of(mutant)}
+    return not areas.isdisjoint(STORE_AREAS) or mutant in (*STORE_MUTANTS, *TRANSPORT_MUTANTS)
 
 
 def machines_of(mutant: Mutant) -> tuple[str, ...]:

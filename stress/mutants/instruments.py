@@ -23,17 +23,18 @@ import psycopg
 from engine.picker import Picker
 from engine.postgres import Server, conninfo, fresh_database
 from engine.statements import Catalogue
-from invariants.mutants import PLANS, REGISTRY, STORE_MUTANTS, TRANSPORT_MUTANTS, Mutant
+from invariants.mutants import PLANS, REGISTRY, Mutant
 from invariants.mutants.protocol import picker_of
 from models.fuzz import Profile, fuzz
 from results.plans import shapes
 from results.plans.arguments import CASES, Case
-from results.plans.capture import Session, capture_all, prepare
+from results.plans.capture import Session, capture_all, create, fill, prepare
 from results.plans.comparing import compare
 from results.plans.folder import Capture
+from results.plans.kept import Kept
 from results.plans.profiles import PROFILES, grown
 from results.plans.tree import walk
-from stress.mutants.concerns import machines_of, statements_of
+from stress.mutants.concerns import breaks_the_store, machines_of, statements_of
 from stress.mutants.seen import Instrument, Seen, Sight, apart
 from stress.schedules.coverage import CAUGHT_BY_RACE, NO_RACE
 from stress.schedules.lab import Lab
@@ -52,7 +53,6 @@ SHRINK_S: Final = 0.5
 PLANS_PROFILE: Final = grown(30_000, like=PROFILES["medium"], batch=100)
 SWARM_NODES: Final = 4
 SWARM_TIMEOUT_S: Final = 600
-STORE_AREAS: Final = frozenset(("store", "relay", "transport"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class Bench:
     stack: ExitStack
     budget: Budget = field(default_factory=Budget)
     _plans: tuple[str, Capture] | None = None
+    _kept: frozenset[tuple[str, str]] | None = None
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -93,6 +94,37 @@ class Bench:
             prepare(dsn, PLANS_PROFILE)
             self._plans = dsn, captured(dsn, CASES, Catalogue.load())
         return self._plans
+
+    def kept(self, mutant: Mutant) -> list[shapes.Violation]:
+        """The shapes that the mutant's statements break, and the sound ones do not, under plans that a session has kept
+        from when there was next to nothing (`results.plans.kept`)."""
+        if self._kept is None:
+            self._kept = frozenset((one.label, one.rule) for one in self._kept_broken(CASES, None))
+        named = statements_of(mutant)
+        broken = self._kept_broken([case for case in CASES if case.statement in named], mutant)
+        return [one for one in broken if (one.label, one.rule) not in self._kept]
+
+    def _kept_broken(self, cases: Sequence[Case], mutant: Mutant | None) -> list[shapes.Violation]:
+        _, sound = self.plans()
+        with self.database() as dsn:
+            create(dsn)
+            catalogue = Catalogue.load()
+            if mutant is not None:
+                catalogue = mutant.apply(catalogue)
+                with psycopg.connect(dsn, autocommit=True) as connection:
+                    for text in mutant.alterations():
+                        connection.execute(text.encode())
+            kept = Kept(dsn, catalogue, cases)
+            try:
+                fill(dsn, PLANS_PROFILE, analysed=False)
+                plans = kept.explained(PLANS_PROFILE)
+            finally:
+                kept.close()
+        statements = {
+            label: msgspec.structs.replace(sound.statements[label], plans={"kept": plan})
+            for label, plan in plans.items()
+        }
+        return shapes.check(Capture(environment=sound.environment, statements=statements))
 
 
 def see(instrument: Instrument, bench: Bench, mutant: Mutant, seed: int) -> Seen:
@@ -253,8 +285,7 @@ def explored(
 
 def scenario_of(mutant: Mutant) -> str:
     """The load that meets what the mutant breaks."""
-    stored = {name.partition("/")[0] for name in statements_of(mutant)} & STORE_AREAS
-    return "statechart" if stored or mutant in (*STORE_MUTANTS, *TRANSPORT_MUTANTS) else "mixed"
+    return "statechart" if breaks_the_store(mutant) else "mixed"
 
 
 def by_swarm(bench: Bench, mutant: Mutant, seed: int) -> Seen:

@@ -55,6 +55,19 @@ class Row:
             return f"{len(caught)} of {len(seen)}"
         return "unknown" if any(one.sight == "unknown" for one in seen) else "held"
 
+    def full_cell(self, instrument: Instrument) -> str:
+        """The same with the steps: until the catch, of the slowest seed that caught it; or all that were in vain."""
+        seen, cell = self.of(instrument), self.cell(instrument)
+        if cell in ("", "apart", "unknown"):
+            return cell
+        caught = [one for one in seen if one.sight == "caught"]
+        slowest = max(caught or seen, key=lambda one: one.seconds)
+        return (
+            f"{cell}, {slowest.steps:,}"
+            if len(caught) in (0, len(seen))
+            else (f"{cell}: {slowest.seconds:.1f} s, {slowest.steps:,}")
+        )
+
 
 @dataclass(slots=True)
 class Matrix:
@@ -84,7 +97,7 @@ class Matrix:
     def verdict(self) -> Verdict:
         """Held: every mutant was caught, and the sound engine held by every instrument. Violated: a mutant was shown to
         all and caught by none, or the sound engine was accused. Unknown: neither could be said."""
-        if self.accused or any(not _in_doubt(self.rows[name]) for name in self.survivors):
+        if self.accused or any(not is_in_doubt(self.rows[name]) for name in self.survivors):
             return "violated"
         return "unknown" if self.survivors or self.undecided or self.interrupted else "held"
 
@@ -110,7 +123,8 @@ class Matrix:
         }
 
 
-def _in_doubt(row: Row) -> bool:
+def is_in_doubt(row: Row) -> bool:
+    """Whether an instrument could not tell, or none was asked."""
     return not row.seen or any(seen.sight == "unknown" for seen in row.seen)
 
 

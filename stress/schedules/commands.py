@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,19 +13,23 @@ import click
 import msgspec
 from rich.console import Console
 
+from engine.ci import Files, Outcome, ci_options
 from engine.errors import InfrastructureError, UsageError
+from engine.front_door import NEW_FILE, Amount
 from engine.postgres import provision, signals_stop
 from invariants.mutants import REGISTRY
 from invariants.verdict import EXIT_CODES
 from results.report import explored, look
-from results.runs import VerdictWord, create_run_folder, runs_folder, write_json
+from results.runs import VerdictWord, create_run_folder, ready, runs_folder, write_json
+from stress.config import known
 
 if TYPE_CHECKING:
     from models.fuzz import Finding, Profile
+    from stress.schedules.explore import Exploration, Request
     from stress.schedules.record import Schedule
     from stress.schedules.replay import Replayed
 
-_FUZZ: Final = "python -m stress fuzz"
+FUZZ: Final = "python -m stress fuzz"
 ALL_SCHEDULES, ALL_SECONDS = 20_000, 300.0
 # Of a table that goes to a file or a pipe.
 PLAIN_WIDTH = 120
@@ -41,9 +45,19 @@ PLAIN_WIDTH = 120
     metavar="FILE:CLASS",
     help="A queue of your own statements: docs/your-system.md.",
 )
-@click.option("--schedules", type=click.IntRange(min=1), default=ALL_SCHEDULES, show_default=True)
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.1, max=86_400.0), default=ALL_SECONDS, show_default=True
+    "--schedules",
+    type=click.IntRange(min=1),
+    default=ALL_SCHEDULES,
+    show_default=True,
+    help="How many are taken at most, over all races.",
+)
+@click.option(
+    "--seconds",
+    type=Amount(min=0.1, max=86_400.0),
+    default=ALL_SECONDS,
+    show_default=True,
+    help="How long it may take; what was not begun by then is unknown.",
 )
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
 @click.option(
@@ -61,6 +75,7 @@ PLAIN_WIDTH = 120
 @click.option(
     "--report/--no-report", "reports", default=True, help="Make the exploration's report.html; the default."
 )
+@ci_options
 @click.pass_context
 def explore_command(
     context: click.Context,
@@ -77,6 +92,7 @@ def explore_command(
     quiet: bool,
     out: Path | None,
     reports: bool,
+    ci: Files,
 ) -> None:
     """Take races of real sessions through their schedules, and judge every one.
 
@@ -89,24 +105,24 @@ def explore_command(
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
     from results.report.making import tell
-    from stress.schedules.display import ProgressDisplay, print_exploration
-    from stress.schedules.explore import Request, default_workers, explore
+    from stress.schedules.display import print_exploration
+    from stress.schedules.explore import Request, default_workers
     from stress.schedules.race import FOREIGN_PLANNERS, PLANNERS
     from stress.schedules.worker import races_of
 
     if subject is not None and mutant is not None:
         raise UsageError("--mutant is for the reference engine: leave it out, or leave --subject out")
-    known = races_of(subject)
+    there = races_of(subject)
     if list_:
-        for race in known.values():
+        for race in there.values():
             click.echo(f"{race.name:40} {race.summary}")
         context.exit(0)
     for name in names:
-        _known("race", name, list(known))
+        known("race", name, there)
     if mutant is not None:
-        _known("mutant", mutant, list(REGISTRY))
+        known("mutant", mutant, REGISTRY)
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-    wanted = tuple(dict.fromkeys(names)) or tuple(known)
+    wanted = tuple(dict.fromkeys(names)) or tuple(there)
     request = Request(
         names=wanted,
         mutant=mutant,
@@ -117,27 +133,51 @@ def explore_command(
         planners=tuple(PLANNERS if subject is None else FOREIGN_PLANNERS),
         subject=subject,
     )
-    with signals_stop(), provision(pg) as server:
+    with signals_stop():
+        done = carry_out(request, pg, out or runs_folder(), quiet=quiet)
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode(done.verdict) + b"\n")
+    elif not quiet:
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+        print_exploration(console, done.exploration)
+        console.print(f"recorded in {done.folder}", soft_wrap=True)
+    if reports:
+        tell(done.folder)
+    ci.write(done.outcome)
+    context.exit(EXIT_CODES[done.exploration.verdict])
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An exploration that is over, as it is recorded in `folder`; `outcome` for CI."""
+
+    exploration: Exploration
+    verdict: dict[str, Any]
+    folder: Path
+    outcome: Outcome
+
+
+def carry_out(request: Request, pg: str, out: Path, *, quiet: bool) -> Done:
+    """Explore on a server from `pg`, and record it in a new folder below `out`. Raises InfrastructureError."""
+    from stress.outcomes import of_exploration
+    from stress.schedules.display import ProgressDisplay
+    from stress.schedules.explore import explore
+
+    ready(out)
+    with provision(pg) as server:
         if server.why_no_ledger is not None:
             raise InfrastructureError(f"schedules are judged on the ledger: {server.why_no_ledger}")
         with ProgressDisplay(quiet=quiet) as display:
-            display.say(f"{server.version_text} ({server.source}) · {len(request.names)} races · seed {seed}")
+            told = f"{server.version_text} ({server.source})"
+            display.say(f"{told} · {len(request.names)} races · seed {request.seed}")
             exploration = explore(server, request, display.show)
         postgres = {"version": server.version_text, "source": server.source}
-    folder = create_run_folder(out or runs_folder(), "explore")
+    folder = create_run_folder(out, "explore")
     verdict = _written(exploration, postgres, folder)
-    if as_json:
-        sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
-    elif not quiet:
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-        print_exploration(console, exploration)
-        console.print(f"recorded in {folder}", soft_wrap=True)
-    if reports:
-        tell(folder)
-    context.exit(EXIT_CODES[exploration.verdict])
+    return Done(exploration, verdict, folder, of_exploration(exploration, postgres, _command(request)))
 
 
-def _written(exploration: Any, postgres: dict[str, str], folder: Path) -> dict[str, Any]:
+def _written(exploration: Exploration, postgres: dict[str, str], folder: Path) -> dict[str, Any]:
     """The run's folder: the verdict, and every failing schedule in each of its forms."""
     from stress.schedules.export import pytest_file
 
@@ -194,7 +234,7 @@ def _written(exploration: Any, postgres: dict[str, str], folder: Path) -> dict[s
     return verdict
 
 
-def _command(request: Any) -> str:
+def _command(request: Request) -> str:
     words = [f"--race {name}" for name in request.names] if len(request.names) < 20 else []
     if request.mutant is not None:
         words.append(f"--mutant {request.mutant}")
@@ -210,9 +250,7 @@ def _command(request: Any) -> str:
     "--mutant", default=None, metavar="NAME", help="Another than the schedule's; none for the engine."
 )
 @click.option("--pg", default="embedded", show_default=True, metavar="SPEC", help="Which Postgres.")
-@click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Draw it on a page there."
-)
+@click.option("--html", type=NEW_FILE, default=None, help="Draw it on a page there.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
 @click.option("--quiet", is_flag=True, help="No table.")
 @click.pass_context
@@ -230,6 +268,7 @@ def replay_command(
     \b
         nox -s replay -- results/runs/20261201-101530-explore/lost-wakeup.json
         nox -s replay -- lost-wakeup.json --mutant none --html held.html       drawn, on the sound engine
+        nox -s replay -- lost-wakeup.json --pg 15                              on another version
 
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
@@ -238,13 +277,11 @@ def replay_command(
     from stress.schedules.record import read_schedule
     from stress.schedules.replay import race_of, replayed
 
-    if html is not None and not html.parent.is_dir():
-        raise UsageError(f"{html.parent} is no folder: make it first, or say another --html")
     schedule = read_schedule(file)
     race_of(schedule)
     wanted = schedule.mutant if mutant is None else None if mutant == "none" else mutant
     if wanted is not None:
-        _known("mutant", wanted, list(REGISTRY))
+        known("mutant", wanted, REGISTRY)
     with (
         signals_stop(),
         provision(pg) as server,
@@ -322,11 +359,11 @@ def _page(
     )
 
 
-def _fuzz_schedules(dsn: str, seconds: float, seed: int, profile: Profile) -> Finding:
+def fuzz_schedules(dsn: str, seconds: float, seed: int, profile: Profile) -> Finding:
     """Schedules beside the machines of the models."""
-    from stress.schedules.fuzz import fuzz_schedules
+    from stress.schedules import fuzz
 
-    return fuzz_schedules(dsn, seconds=seconds, seed_=seed, profile=profile)
+    return fuzz.fuzz_schedules(dsn, seconds=seconds, seed_=seed, profile=profile)
 
 
 @click.command("fuzz", add_help_option=False, context_settings={"ignore_unknown_options": True})
@@ -336,11 +373,4 @@ def fuzz_command(arguments: tuple[str, ...]) -> None:
     # Late, for Hypothesis is slow to read.
     from models.commands import command
 
-    command(_FUZZ, {"schedules": _fuzz_schedules})(list(arguments), prog_name=_FUZZ)
-
-
-def _known(what: str, name: str, names: list[str]) -> None:
-    if name not in names:
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"choose from: {', '.join(sorted(names))}"
-        raise UsageError(f"there is no {what} {name!r}; {hint}")
+    command(FUZZ, {"schedules": fuzz_schedules})(list(arguments), prog_name=FUZZ)

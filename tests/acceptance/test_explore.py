@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -29,13 +30,18 @@ def test_a_race_of_the_sound_engine_is_searched_whole_and_held(tmp_path: Path) -
 
 
 def test_a_failing_schedule_is_told_recorded_and_replayed(tmp_path: Path) -> None:
+    junit = tmp_path / "races.xml"
     told = stress(
-        "explore", "--race", "lost-wakeup", "--mutant", "wake-filtered-in-where", "--out", str(tmp_path)
+        *("explore", "--race", "lost-wakeup", "--mutant", "wake-filtered-in-where"),
+        *("--out", str(tmp_path / "runs"), "--junit", str(junit), "--summary", str(tmp_path / "summary.md")),
     )
     assert told.returncode == 1, told.stderr
     assert "verdict: violated" in told.stdout
     assert "schedules in" in told.stdout
-    [folder] = tmp_path.iterdir()
+    [failure] = ElementTree.parse(junit).getroot().iter("failure")
+    assert "which the step that parked it had not been handed" in (failure.text or "")
+    assert "explore wake-filtered-in-where: **violated**" in (tmp_path / "summary.md").read_text()
+    [folder] = (tmp_path / "runs").iterdir()
     recorded = folder / "lost-wakeup.json"
     assert (folder / "lost-wakeup.spec").exists()
     assert (folder / "test_lost_wakeup.py").exists()

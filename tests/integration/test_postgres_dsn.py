@@ -128,6 +128,14 @@ def test_a_role_without_replication_still_works_and_says_why_there_is_no_ledger(
         assert server.why_no_ledger is None
 
 
+def test_any_text_can_be_sent_whatever_encoding_the_role_or_the_variables_ask_for(
+    theirs: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    with provision(dsn_of(theirs, "maker")) as server, psycopg.connect(server.dsn) as conn:
+        assert conn.execute("SELECT %s::text", ("日本",)).fetchone() == ("日本",)
+
+
 @pytest.mark.parametrize("profile", ["URI", "keywords", "environment", "service"])
 def test_a_password_with_every_odd_character_works_in_every_spelling(
     theirs: Server, profile: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

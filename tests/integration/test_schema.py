@@ -8,7 +8,8 @@ import sys
 import psycopg
 import pytest
 
-from engine.schema import SchemaTooNew, migrate, schema_version
+from engine.postgres import Server, conninfo
+from engine.schema import SchemaTooNew, WrongEncoding, migrate, schema_version
 from engine.statements import AREAS, Area
 
 _MIGRATE = """
@@ -67,6 +68,24 @@ def test_a_schema_of_a_later_engine_is_refused_and_left_alone(database: str) -> 
         with pytest.raises(SchemaTooNew, match=f"version {latest + 1}"):
             migrate(connection)
         assert schema_version(connection) == latest + 1
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_cannot_hold_every_text_is_refused_and_left_alone(
+    server: Server, database: str, encoding: str
+) -> None:
+    name = f"{conninfo.parse(database)['dbname']}_{encoding.lower()}"
+    options = f"TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+    with psycopg.connect(database, autocommit=True) as beside:
+        beside.execute(f"CREATE DATABASE {name} {options}".encode())
+        try:
+            with psycopg.connect(conninfo.with_database(database, name), autocommit=True) as connection:
+                for area in AREAS:
+                    with pytest.raises(WrongEncoding, match=f"encoding is {encoding}.* ENCODING 'UTF8'"):
+                        migrate(connection, area)
+                assert connection.execute("SELECT to_regclass('pgreferee_migrations')").fetchone() == (None,)
+        finally:
+            beside.execute(f"DROP DATABASE {name}".encode())
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(database: str) -> None:

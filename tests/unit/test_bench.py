@@ -80,6 +80,11 @@ def test_jobs_that_were_taken_and_then_ended_once_each_are_counted() -> None:
     assert account.last_us == 4_000
 
 
+def test_a_job_that_was_given_back_may_be_taken_again() -> None:
+    account = Account.of(told((1, "taken"), (1, "queued"), (1, "taken"), (1, "ended")), read_raw)
+    assert account.objection(1) is None
+
+
 @pytest.mark.parametrize(
     ("statuses", "objection"),
     [

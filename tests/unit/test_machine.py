@@ -49,6 +49,32 @@ def test_a_step_that_no_machine_has_is_not_found(unknown: Step) -> None:
     assert registry.function(unknown) is None
 
 
+def test_a_mapped_machine_goes_on_inline_where_it_says_so_and_to_a_step_that_it_has() -> None:
+    steps = {"a": lambda step: Done(), "b": lambda step: Done()}
+    slow, quick = MappedMachine("slow", steps), MappedMachine("quick", steps, inline_execution=True)
+    registry = Registry([slow, quick])
+
+    assert registry.goes_on_inline(step("quick", "a"), "b") is True
+    assert registry.goes_on_inline(step("quick", "a"), "c") is False
+    assert registry.goes_on_inline(step("slow", "a"), "b") is False
+    assert registry.goes_on_inline(step("other", "a"), "b") is False
+
+
+def test_a_machine_decides_on_the_error_of_its_own_step() -> None:
+    asked: list[tuple[Step, Exception]] = []
+
+    class Asked(Order):
+        name = "asked"
+
+        def on_error(self, step: Step, error: Exception) -> Outcome:
+            asked.append((step, error))
+            return Stop("asked")
+
+    failed, error = step("asked"), RuntimeError("x")
+    assert Registry([Order, Patient, Asked]).on_error(failed, error) == Stop("asked")
+    assert asked == [(failed, error)]
+
+
 def test_two_versions_of_a_machine_live_side_by_side_and_one_version_is_registered_once() -> None:
     first = MappedMachine("order", {"a": lambda step: Done()})
     second = MappedMachine("order", {"b": lambda step: Done()}, version=2)

@@ -21,7 +21,7 @@ def config(*pg: str, scenario: str = "mixed", ui: int | None = None) -> RunConfi
         faults="kill",
         scenario=scenario,
         subject="reference",
-        mutant="outcome-unguarded",
+        mutant="outcome-unguarded" if scenario == "mixed" else "outbox-outside",
         ui=ui,
     )
 

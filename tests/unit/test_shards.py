@@ -25,6 +25,11 @@ def test_an_execution_lives_where_it_always_did() -> None:
     assert {id_: shard_of(id_, 1000) for id_ in pinned} == pinned
 
 
+def test_an_id_that_is_no_text_has_a_place_all_the_same() -> None:
+    assert shard_of("\ud800", 1000) == shard_of("\ud800", 1000)
+    assert shard_of(7, 1000) == shard_of("7", 1000)  # type: ignore[arg-type]
+
+
 def test_executions_are_spread_evenly() -> None:
     counts = Counter(shard_of(f"{n:032x}", 4) for n in range(4000))
     assert sorted(counts) == [0, 1, 2, 3]
@@ -53,6 +58,9 @@ def test_a_backlog_of_one_shard_does_not_hide_another() -> None:
     assert [row[0] for row in rows] == sorted(row[0] for row in rows)
     assert [row[1] for row in shared_out([backlog, late], 1)] == ["x"]
     assert shared_out([[], []], 10) == []
+    assert shared_out([backlog[:3], late], 1_000) == [*backlog[:3], *late]
+    # Of rows that begin alike each stays where it was.
+    assert shared_out([[(1, "b"), (1, "a")]], 2) == [(1, "b"), (1, "a")]
 
 
 def test_due_timers_of_all_shards_come_oldest_first() -> None:
@@ -100,3 +108,4 @@ def test_a_page_that_is_full_and_was_the_last_of_every_shard_ends_the_listing() 
     assert page_of([page("a"), page("b")], 2).next_cursor is None
     assert place_of(page_of([page("a", "c"), page("b")], 2).next_cursor) == "b"
     assert place_of(page_of([page("a", more=True), page("b")], 2).next_cursor) == "b"
+    assert place_of(page_of([page("a", "c"), page("b", "d")], 3).next_cursor) == "c"
