@@ -36,7 +36,7 @@ from stress.config import RunConfig
 from stress.display import Display
 from stress.faults.ground import FaultStuck, Ground
 from stress.faults.plan import FAILOVERS, plan_faults
-from stress.faults.ways import CLIENTS, proxies_for, ways
+from stress.faults.ways import client_names, proxies_for, ways
 from stress.gauges import Gauges
 from stress.judgement import (
     INTERRUPTED,
@@ -55,9 +55,8 @@ from stress.subjects.own_swarm import MODULE, OwnSwarm
 from stress.subjects.peers import words_of
 from stress.subjects.process import NO_SUBJECT, SET_UP_RAISED, SubjectConfig
 from stress.subjects.subject import Subject as HarnessSubject
-from stress.swarm.child import Child
+from stress.swarm.child import Child, ChildDied
 from stress.swarm.roll import Rolls
-from stress.swarm.swarm import ChildDied
 
 SET_UP_TIMEOUT_S: Final = 90.0
 DRAIN_TIMEOUT_S: Final = 240.0
@@ -379,7 +378,7 @@ def _run(
             None,
             recording.notes,
             proxies,
-            CLIENTS if proxies else (),
+            client_names(config) if proxies else (),
             sessions=SESSIONS,
         )
         swarm.is_down = lambda: ground.down

@@ -20,9 +20,9 @@ from stress import config as knobs
 from stress.config import RunConfig
 from stress.subjects.peers import words_of
 from stress.subjects.process import SubjectConfig
-from stress.swarm.child import Child
+from stress.swarm.child import Child, ChildDied
 from stress.swarm.configs import LoadReport
-from stress.swarm.swarm import ChildDied, client_name
+from stress.swarm.swarm import client_name
 
 MODULE: Final = "stress.subjects.process"
 # A worker that has not lived longer than that ended at once; after so many of them in a row the run is over.
