@@ -33,6 +33,7 @@ from stress.subjects.asked import checked_own
 from stress.subjects.loading import is_own
 from stress.subjects.peers import PEERS
 from stress.subjects.peers.environments import python_of
+from stress.subjects.timing_command import time_command
 
 NOT_FOR: Final = {
     "ci": (
@@ -232,7 +233,7 @@ def run_command(
         python = python_of(subject)
     if is_own(subject) or subject in PEERS:
         if ui is not None:
-            raise UsageError("--ui is Locust's page, and Locust drives the reference engine: leave it out")
+            raise UsageError("--ui is for the reference engine, whose clients are Locust's: leave it out")
         if until_violated:
             raise UsageError(
                 "--until-violated is for the reference engine: others are judged when a run is over"
@@ -342,6 +343,7 @@ stress.add_command(replay_command)
 stress.add_command(figures_command)
 stress.add_command(bench_command)
 stress.add_command(fuzz_command, "fuzz")
+stress.add_command(time_command)
 stress.add_command(doctor_command)
 
 

@@ -62,7 +62,7 @@ SET_UP_TIMEOUT_S: Final = 90.0
 DRAIN_TIMEOUT_S: Final = 240.0
 STUCK_S: Final = 15.0
 # Faults that outlast a lease would last too long where leases are long.
-LONGEST_LEASE_S: Final = 5.0
+LONGEST_LEASE_S: Final = 6.0
 DEFAULT_LEASE_S: Final = 1.5
 QUIET_S: Final = 1.0
 # Any session but the harness's own, whatever it calls itself.
@@ -381,7 +381,6 @@ def _run(
             client_names(config) if proxies else (),
             sessions=SESSIONS,
         )
-        swarm.is_down = lambda: ground.down
 
         def exited(name: str) -> None:
             token = recording.notes.invoke("exited", {"process": name})
@@ -409,6 +408,7 @@ def _run(
             seen=Seen(folder),
             stuck_s=max(STUCK_S, 3 * lease_s + (claims.recovery_ms or 0) / 1000),
         )
+        swarm.is_disturbed = lambda: ground.down or bool(run.active)
         try:
             yield run
         finally:
