@@ -17,6 +17,7 @@ from engine.front_door import Amount, FrontDoor
 from engine.postgres import signals_stop
 from invariants.folder import JUDGE_LIMIT_S
 from results.runs import runs_folder
+from stress.bench.command import bench_command
 from stress.ci_profile import ci_command, ci_request
 from stress.config import UI_PORT, RunConfig, checked, default_scenario
 from stress.display import Display
@@ -340,6 +341,7 @@ stress.add_command(mutants_command)
 stress.add_command(ablate_command)
 stress.add_command(replay_command)
 stress.add_command(figures_command)
+stress.add_command(bench_command)
 stress.add_command(fuzz_command, "fuzz")
 stress.add_command(time_command)
 stress.add_command(doctor_command)

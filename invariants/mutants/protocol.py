@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import psycopg
 
 import engine.node
@@ -156,7 +157,7 @@ class InlineOntoAnyKey(Scheduler):
         if not self._registry.goes_on_inline(step, commit.step):
             return commit
         rekeyed = commit.sets_key and commit.concurrency_key != row.concurrency_key
-        return replace(
+        return msgspec.structs.replace(
             commit,
             kind="continue",
             sets_key=rekeyed,

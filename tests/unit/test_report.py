@@ -541,6 +541,10 @@ def test_the_overview_has_the_mutants_the_ablation_and_the_benchmark_where_there
         "20260101-plans/verdict.json": {
             "verdict": "held", "reason": None, "servers": ["18.6 (embedded)"], "profile": "medium", "invariants": [],
         },
+        "20260101-ci/verdict.json": {
+            "verdict": "held", "mutant": None, "seconds": 90.0,
+            "parts": {"queue": {"verdict": "held", "folder": "20260101-mixed"}},
+        },
         "20260101-bad/bench.json": {"samples": [1]},
     }  # fmt: skip
     for name, value in made.items():
@@ -550,7 +554,8 @@ def test_the_overview_has_the_mutants_the_ablation_and_the_benchmark_where_there
     reader = Reader()
     reader.feed(html)
     assert reader.open == []
-    assert {"explorations", "plans", "mutants", "races", "ablation", "bench"} <= set(reader.ids)
+    assert 'queue <span class="held">held</span>' in html
+    assert {"explorations", "checks", "plans", "mutants", "races", "ablation", "bench"} <= set(reader.ids)
     assert '<td class="caught">1.2 s</td>' in html
     assert "explore: k1-exclusion" in html
     # Survivors come first.
