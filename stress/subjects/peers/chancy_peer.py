@@ -19,6 +19,8 @@ QUEUE = "work"
 HEARTBEAT_S, DEAD_S, SWEEP_S, POLL_S = 1, 6, 1, 1
 CONCURRENCY = 10
 BENCH_CONCURRENCY = 1_000
+# By default a job is tried once, and one that is cancelled when its worker loses its sessions has failed for good.
+ATTEMPTS = 50
 # Jobs are functions by name: the node that they are run by stands here.
 NODE: list[Node] = []
 
@@ -96,4 +98,9 @@ class ChancyPeer(System):
 
 
 def _job(job: Job) -> ChancyJob:
-    return ChancyJob(func=f"{work.__module__}.{work.__name__}", queue=QUEUE, kwargs={"payload": job.payload})
+    return ChancyJob(
+        func=f"{work.__module__}.{work.__name__}",
+        queue=QUEUE,
+        kwargs={"payload": job.payload},
+        max_attempts=ATTEMPTS,
+    )
