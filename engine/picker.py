@@ -121,8 +121,7 @@ class Job:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """A row under a claim. `state` is JSON text; `claim` is the fence that every later statement carries."""
 
     id: int

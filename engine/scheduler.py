@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
@@ -262,7 +262,7 @@ class Scheduler:
         drawn = {} if admission is None else {Hold(row.id, row.claim): row for row in admission.admitted}
         for lease in limited:
             if (row := drawn.get(lease.hold)) is not None:
-                self._stamp(lease, row.concurrency_shard)
+                self._stamp(lease, row)
         denied = [lease for lease in limited if lease.hold not in drawn]
         gone = {lease.hold for lease in denied}
         refused = (
@@ -291,9 +291,9 @@ class Scheduler:
     def _is_gated(self, key: str | None) -> bool:
         return key is not None and key.partition(":")[0] in self._gates
 
-    def _stamp(self, lease: _Lease, shard: int | None) -> None:
-        key = lease.claimed.concurrency_key
-        lease.claimed = replace(lease.claimed, concurrency_shard=shard)
+    def _stamp(self, lease: _Lease, admitted: Claimed) -> None:
+        lease.claimed = admitted
+        key, shard = admitted.concurrency_key, admitted.concurrency_shard
         if key is not None and shard is not None and self._is_gated(key):
             lease.slot = Slot(key, shard)
 
@@ -468,7 +468,7 @@ class Scheduler:
         before = lease.claimed
         key = commit.concurrency_key if commit.sets_key else before.concurrency_key
         rekeyed = key != before.concurrency_key
-        now = replace(
+        now = msgspec.structs.replace(
             before,
             step=before.step if commit.step is None else commit.step,
             state=before.state if commit.state is None else commit.state,
@@ -490,13 +490,15 @@ class Scheduler:
         draws = rekeyed and self._is_gated(key)
         if self._limiter is not None and (draws or now.rate_limit is not None):
             # With its key kept it has its slot and needs tokens only.
-            asked = now if draws else replace(now, concurrency_key=None, concurrency_shard=None)
+            keyless = msgspec.structs.replace(now, concurrency_key=None, concurrency_shard=None)
+            asked = now if draws else keyless
             admission = await self._ask_limiter([asked])
             if admission is None or not admission.admitted:
                 await self._give_back([lease])
                 return False
             if draws:
-                self._stamp(lease, admission.admitted[0].concurrency_shard)
+                shard = admission.admitted[0].concurrency_shard
+                self._stamp(lease, msgspec.structs.replace(now, concurrency_shard=shard))
         return bool(await self._enrich([lease]))
 
     def _inline(self, commit: Commit, step: Step, row: Claimed) -> Commit:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -193,7 +192,7 @@ class AdmitsBeforeItContinues(Scheduler):
 
 def as_continued(row: Claimed, commit: Commit) -> Claimed:
     """The row as an admission sees it once a continuation onto a gate's key has committed."""
-    return replace(
+    return msgspec.structs.replace(
         row,
         concurrency_key=commit.concurrency_key,
         concurrency_shard=PROVISIONAL_SHARD,
