@@ -105,11 +105,8 @@ class Bench:
         labels = tuple(case.label for case in cases)
         if labels not in self._kept:
             self._kept[labels] = {(one.label, one.rule) for one in self._kept_broken(cases, None)}
-        # Not its buffers: each is run once, and they hold what earlier runs have left behind.
         return [
-            one
-            for one in self._kept_broken(cases, mutant)
-            if one.rule != "pages" and (one.label, one.rule) not in self._kept[labels]
+            one for one in self._kept_broken(cases, mutant) if (one.label, one.rule) not in self._kept[labels]
         ]
 
     def _kept_broken(self, cases: Sequence[Case], mutant: Mutant | None) -> list[shapes.Violation]:
