@@ -67,6 +67,7 @@ FRONT_DOORS = {
     "report": ("results report", "Make a page of a recorded run, or of all."),
     "plans": ("results plans capture", "Capture the plans of every statement, and check their shapes."),
     "compare": ("results plans compare", "Compare two captures of plans."),
+    "bench": ("stress bench", "Measure floors, engine and peers by turns, on one server."),
     "figures": ("stress figures", "Measure what the known bad forms of statements cost."),
     "doctor": ("stress doctor", "Check this machine, and say what to do."),
     "postgres": ("engine postgres", "Start a throw-away server, or list the versions to be had here."),
@@ -286,12 +287,27 @@ for _name, (_module, _does) in FRONT_DOORS.items():
 # Each worker has a server of its own. Benchmarks are told to run once, as tests; -n 0 --benchmark-enable measures.
 PYTEST = ("-n", "logical", "--maxprocesses", "4", "--dist", "worksteal", "--benchmark-disable")
 
+# Figures are a machine's: baselines are kept by kind of machine, and compared as ratios.
+SPEED = (
+    "tests/benchmark", "-n", "0", "--benchmark-enable", "--benchmark-storage=file://results/baselines/speed",
+    "--benchmark-columns=median,iqr,rounds", "--benchmark-sort=name", "--benchmark-warmup=off",
+)  # fmt: skip
+
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Test the harness itself; arguments go to pytest."""
     with environment(session, "dev") as env:
         if status := run(session, env, "python", "-m", "pytest", *PYTEST, *session.posargs):
+            fail(session, 1, f"pytest ended with exit status {status}")
+
+
+@nox.session(venv_backend="none")
+def speed(session: nox.Session) -> None:
+    """Measure hot statements and loops; `-- --benchmark-autosave` keeps them, `-- --benchmark-compare` compares."""
+    with environment(session, "dev") as env:
+        command = ("python", "-m", "pytest", *SPEED, *session.posargs)
+        if status := run(session, env, *command):
             fail(session, 1, f"pytest ended with exit status {status}")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import psycopg
 
@@ -25,6 +25,22 @@ from engine.values import TooLarge
 Settled = Literal["committed", "stale", "abandoned", "refused"]
 
 RETRY_PAUSE_S = 0.1
+
+
+class Settlement(Protocol):
+    """Is told what became of an outcome, once; a future is one."""
+
+    def done(self) -> bool:
+        """Whether nobody waits to be told any more."""
+
+    def set_result(self, settled: Settled, /) -> None:
+        """It is settled."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """The flusher failed."""
+
+
+Entry = tuple[Commit, Settlement]
 
 
 def is_about_the_value(error: psycopg.OperationalError) -> bool:
@@ -62,7 +78,7 @@ class Flusher:
         self._committed = committed
         self._woken = woken
         self._limiter = limiter
-        self._waiting: list[tuple[Commit, asyncio.Future[Settled]]] = []
+        self._waiting: list[Entry] = []
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
         self._aside: set[asyncio.Task[None]] = set()
@@ -72,11 +88,15 @@ class Flusher:
     async def submit(self, commit: Commit) -> Settled:
         """Wait until the outcome is settled: committed, stale, or abandoned to the reaper."""
         settled: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self.hand_over(commit, settled)
+        return await settled
+
+    def hand_over(self, commit: Commit, settled: Settlement) -> None:
+        """Queue the outcome, without waiting; `settled` is told."""
         self._waiting.append((commit, settled))
         self._arrived.set()
         if len(self._waiting) >= self._max_batch:
             self._full.set()
-        return await settled
 
     async def run(self) -> None:
         """Flush until cancelled."""
@@ -101,7 +121,7 @@ class Flusher:
                 self._full.clear()
             await self._settle(batch)
 
-    async def _settle(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
+    async def _settle(self, batch: Sequence[Entry]) -> None:
         try:
             ended = await self._send([commit for commit, _ in batch])
         except psycopg.errors.LockNotAvailable:
@@ -115,7 +135,7 @@ class Flusher:
             return
         await self._conclude(batch, ended)
 
-    async def _conclude(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], ended: Ended) -> None:
+    async def _conclude(self, batch: Sequence[Entry], ended: Ended) -> None:
         committed = set(ended.holds)
         if ended.freed:
             assert ended.xid is not None
@@ -132,7 +152,7 @@ class Flusher:
             if not settled.done():
                 settled.set_result("committed" if won else "stale")
 
-    async def _set_aside(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
+    async def _set_aside(self, batch: Sequence[Entry]) -> None:
         """Settle what does not spawn, and find out which of the rest have to wait."""
         spawning = [entry for entry in batch if entry[0].children]
         if len(spawning) < len(batch):
@@ -154,7 +174,7 @@ class Flusher:
             self._aside.add(task)
             task.add_done_callback(ended)
 
-    async def _try_again(self, alone: Sequence[tuple[Commit, asyncio.Future[Settled]]]) -> None:
+    async def _try_again(self, alone: Sequence[Entry]) -> None:
         try:
             async with asyncio.timeout(self._give_up_s):
                 ended = await self._send_alone([commit for commit, _ in alone])
@@ -205,9 +225,7 @@ class Flusher:
                     self._observer.count("contended")
                 await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _divide(
-        self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], error: Exception
-    ) -> None:
+    async def _divide(self, batch: Sequence[Entry], error: Exception) -> None:
         if len(batch) > 1:
             middle = len(batch) // 2
             await self._settle(batch[:middle])
@@ -240,7 +258,7 @@ class Flusher:
             # Sent again it might be given twice; the reconciler counts what executes.
             self._observer.count("credit_failed", len(slots))
 
-    def _finish(self, batch: Sequence[tuple[Commit, asyncio.Future[Settled]]], verdict: Settled) -> None:
+    def _finish(self, batch: Sequence[Entry], verdict: Settled) -> None:
         for _, settled in batch:
             self._observer.count(verdict)
             if not settled.done():

@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
+from msgspec import structs
 from psycopg import errors
 
 from engine.limits import Admission, Refusal, Slot
@@ -295,7 +296,7 @@ def _admission(
             continue
         may_start, shard, why = answers.get(row.id, (False, None, None))
         if may_start:
-            admitted.append(row if shard is None else replace(row, concurrency_shard=shard))
+            admitted.append(row if shard is None else structs.replace(row, concurrency_shard=shard))
         else:
             denied.append(row)
             if why is not None:

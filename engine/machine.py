@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from engine.picker import Claimed, Job, Status, Surroundings
+from engine.picker import NOTHING_AROUND, Claimed, Job, Status, Surroundings
 
 # An error text is for a person to read; a traceback of megabytes is not.
 MAX_ERROR_CHARACTERS = 10_000
@@ -150,13 +150,15 @@ class Step:
     @property
     def awaited(self) -> tuple[Signal, ...]:
         """The signals that the instance was parked for: what a progressing outcome consumes."""
-        names = self.awaits or ()
+        names = self.awaits
+        if not names or not self.signals:
+            return ()
         return tuple(signal for signal in self.signals if signal.name in names)
 
     @classmethod
     def of(cls, claimed: Claimed, around: Surroundings | None = None) -> Step:
         """The step that a claimed row stands at. Raises ValueError for JSON that Python cannot hold."""
-        around = Surroundings() if around is None else around
+        around = NOTHING_AROUND if around is None else around
         return cls(
             instance_id=claimed.id,
             machine=claimed.fsm,
@@ -166,8 +168,12 @@ class Step:
             queue=claimed.queue,
             concurrency_key=claimed.concurrency_key,
             state=json.loads(claimed.state),
-            signals=tuple(Signal(each.id, each.name, json.loads(each.payload)) for each in around.signals),
-            children=tuple(
+            signals=()
+            if not around.signals
+            else tuple(Signal(each.id, each.name, json.loads(each.payload)) for each in around.signals),
+            children=()
+            if not around.children
+            else tuple(
                 Child(
                     id=each.id,
                     machine=each.fsm,
@@ -239,6 +245,7 @@ class Registry:
 
     def __init__(self, machines: Iterable[Machine | type[Machine]]) -> None:
         self._machines: dict[tuple[str, int], tuple[Machine, Mapping[str, StepFunction]]] = {}
+        self._coroutines: set[tuple[str, int, str]] = set()
         for given in machines:
             machine = given() if isinstance(given, type) else given
             key = (machine.name, machine.version)
@@ -248,11 +255,16 @@ class Registry:
             if not steps:
                 raise ValueError(f"machine {key[0]!r} has no steps")
             self._machines[key] = (machine, steps)
+            self._coroutines |= {(*key, name) for name in steps if inspect.iscoroutinefunction(steps[name])}
 
     def function(self, step: Step) -> StepFunction | None:
         """The step's function, or None where this node has no such machine, version or step."""
         found = self._machines.get((step.machine, step.version))
         return None if found is None else found[1].get(step.name)
+
+    def is_coroutine(self, step: Step) -> bool:
+        """Whether the step's function is a coroutine's, and so needs no thread."""
+        return (step.machine, step.version, step.name) in self._coroutines
 
     def goes_on_inline(self, step: Step, following: str) -> bool:
         """Whether the step's machine wants its next step at once, and this node has that step."""

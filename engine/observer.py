@@ -107,6 +107,8 @@ class LoggingObserver:
 
     def complete(self, token: int, kind: Completion, value: object) -> None:
         operation, rows, took_s = self._pending.end(token, value)
+        if kind == "ok" and not (rows and self._log.isEnabledFor(logging.DEBUG)):
+            return
         extra: dict[str, Any] = {
             "operation": operation,
             "completion": kind,
@@ -117,7 +119,7 @@ class LoggingObserver:
             told = value if isinstance(value, dict) else {}
             extra |= {"error": told.get("error"), "sqlstate": told.get("sqlstate")}
             self._log.warning("%s: %s: %s", operation, kind, value, extra=extra)
-        elif rows:
+        else:
             self._log.debug("%s: %d rows in %.1f ms", operation, rows, took_s * 1_000, extra=extra)
 
     def count(self, event: str, amount: int = 1) -> None:

@@ -24,8 +24,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 from psycopg import errors
 
 from engine import operation
@@ -120,8 +121,7 @@ class Job:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """A row under a claim. `state` is JSON text; `claim` is the fence that every later statement carries."""
 
     id: int
@@ -172,6 +172,9 @@ class Surroundings:
     children: tuple[Child, ...] = ()
 
 
+NOTHING_AROUND = Surroundings()
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """What became of a signal. `target` is None for `no_target`, `signal` is set for `delivered` only; `woken` is the
@@ -183,8 +186,7 @@ class Delivery:
     woken: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(NamedTuple):
     """A row and the claim it is held under."""
 
     id: int
@@ -198,8 +200,7 @@ ENDS: tuple[OutcomeKind, ...] = ("done", "stop")
 PROGRESSES: tuple[OutcomeKind, ...] = ("next", "childs", "continue")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """One outcome, ready to be sent: `state` and `result` are JSON text; None keeps what the row has.
 
     `turn`: the claim's, as it was claimed or last continued. `delay_ms`: of a retry. `timeout_ms`: of an await, None
@@ -235,8 +236,15 @@ class Commit:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UnstorableValue(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
-        for name in ("claim", "step", "state", "result", "error", "rate_limit"):
-            if (value := getattr(self, name)) is not None:
+        check_text("claim", self.claim)
+        for name, value in (
+            ("step", self.step),
+            ("state", self.state),
+            ("result", self.result),
+            ("error", self.error),
+            ("rate_limit", self.rate_limit),
+        ):
+            if value is not None:
                 check_text(name, value)
         if self.concurrency_key is not None:
             check_key("concurrency_key", self.concurrency_key)
@@ -245,9 +253,14 @@ class Commit:
             raise UnstorableValue("an inline continuation may not go to a key that is not a configured gate")
         for signal_name in self.awaits or ():
             check_key("awaits", signal_name)
-        _check_weight(self.weight)
-        for name in ("delay_ms", "lease_ms", "timeout_ms"):
-            if (amount := getattr(self, name)) is not None and not isfinite(amount):
+        if self.weight != 1.0:
+            _check_weight(self.weight)
+        for name, amount in (
+            ("delay_ms", self.delay_ms),
+            ("lease_ms", self.lease_ms),
+            ("timeout_ms", self.timeout_ms),
+        ):
+            if amount is not None and not isfinite(amount):
                 raise UnstorableValue(f"{name} must be finite, not {amount}")
         if (self.kind == "await") != (self.awaits is not None):
             raise UnstorableValue("an await, and nothing else, says what it awaits")
@@ -486,13 +499,16 @@ class Picker:
             call(self._sql["picker/inbox"], list(ids)),
             call(self._sql["picker/children"], list(ids)),
         )
-        inboxes: dict[int, list[Signal]] = {row_id: [] for row_id in ids}
-        families: dict[int, list[Child]] = {row_id: [] for row_id in ids}
+        found = dict.fromkeys(ids, NOTHING_AROUND)
+        inboxes: dict[int, list[Signal]] = {}
+        families: dict[int, list[Child]] = {}
         for row in signals:
-            inboxes[row[0]].append(Signal(*row[1:]))
+            inboxes.setdefault(row[0], []).append(Signal(*row[1:]))
         for row in children:
-            families[row[0]].append(Child(*row[1:]))
-        return {row_id: Surroundings(tuple(inboxes[row_id]), tuple(families[row_id])) for row_id in inboxes}
+            families.setdefault(row[0], []).append(Child(*row[1:]))
+        for row_id in inboxes.keys() | families.keys():
+            found[row_id] = Surroundings(tuple(inboxes.get(row_id, ())), tuple(families.get(row_id, ())))
+        return found
 
     def expire_awaits(self, limit: int) -> Operation[Expired]:
         """Wake up to `limit` parked instances whose deadline has passed."""

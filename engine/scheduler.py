@@ -12,7 +12,10 @@ Rules:
    inboxes and children of the rest. A pick that was denied something backs off like an empty one.
 5. A slot is credited where the row says that it was drawn: the statement that ends a claim tells which shard was
    stamped, also by an admit whose answer was lost; a provisional shard is none.
-6. A machine that wants it goes on inline (picker.md §4): its next state commits first, under the same claim; only then
+6. A worker is a task that runs steps one after the other: while its step waits, the next worker takes the next. An
+   outcome that ends its claim is handed to the flusher, and holds its place among the `concurrency` until it is
+   settled. A worker that a step leaves in another context, or cancelled, runs no other step.
+7. A machine that wants it goes on inline (picker.md §4): its next state commits first, under the same claim; only then
    the limiter is asked, for its stamp asks for no owner. Denied, the row is given back, and a pick admits it.
 """
 
@@ -25,12 +28,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from contextvars import copy_context
+from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
 import psycopg
 
-from engine.flusher import Flusher
+from engine.flusher import Flusher, Settled
 from engine.limits import PROVISIONAL_SHARD, Admission, Limiter, Slot
 from engine.machine import (
     KEEP,
@@ -55,13 +60,15 @@ from engine.values import check_key, check_text, to_json, to_json_object
 POLL_JITTER = 0.2
 # How long a row is put off whose limit nobody can meet; its error says why, and a change of configuration may help.
 REFUSAL_DELAY_MS = 60_000.0
+# How long a worker runs steps that never wait before it lets others have the event loop.
+TURN_S = 0.005
 
 
 @dataclass(slots=True)
 class _Lease:
     """A claim held by this node and the local instant (seconds, monotonic) until which its lease surely lives.
 
-    `slot`: the gate slot that was surely drawn for it.
+    `slot`: the gate slot that was surely drawn for it. `started`: it has one of the places for steps.
     """
 
     claimed: Claimed
@@ -69,6 +76,25 @@ class _Lease:
     alive_until: float
     around: Surroundings = field(default_factory=Surroundings)
     slot: Slot | None = None
+    started: bool = False
+
+
+class _Settlement:
+    """What the flusher tells of an outcome that ends its lease."""
+
+    __slots__ = ("_lease", "_scheduler")
+
+    def __init__(self, scheduler: Scheduler, lease: _Lease) -> None:
+        self._scheduler, self._lease = scheduler, lease
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, settled: Settled) -> None:
+        self._scheduler.settle(self._lease, settled)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._scheduler.fail(self._lease, error)
 
 
 class Scheduler:
@@ -104,6 +130,9 @@ class Scheduler:
         self._buffer: deque[_Lease] = deque()
         self._leases: dict[Hold, _Lease] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._occupied = 0
+        self._called = False
+        self._context = copy_context()
         self._room = asyncio.Event()
         self._poked = asyncio.Event()
         self._stopping = False
@@ -162,8 +191,9 @@ class Scheduler:
 
     async def drained(self) -> None:
         """Wait until no step runs and no outcome waits."""
-        while self._running:
-            await asyncio.wait(self._running)
+        while self._running or self._leases:
+            self._room.clear()
+            await self._room.wait()
 
     async def _wait_for_poke(self, pause_ms: float) -> None:
         spread = 1 + POLL_JITTER * (2 * self._jitter.random() - 1)
@@ -232,7 +262,7 @@ class Scheduler:
         drawn = {} if admission is None else {Hold(row.id, row.claim): row for row in admission.admitted}
         for lease in limited:
             if (row := drawn.get(lease.hold)) is not None:
-                self._stamp(lease, row.concurrency_shard)
+                self._stamp(lease, row)
         denied = [lease for lease in limited if lease.hold not in drawn]
         gone = {lease.hold for lease in denied}
         refused = (
@@ -261,9 +291,9 @@ class Scheduler:
     def _is_gated(self, key: str | None) -> bool:
         return key is not None and key.partition(":")[0] in self._gates
 
-    def _stamp(self, lease: _Lease, shard: int | None) -> None:
-        key = lease.claimed.concurrency_key
-        lease.claimed = replace(lease.claimed, concurrency_shard=shard)
+    def _stamp(self, lease: _Lease, admitted: Claimed) -> None:
+        lease.claimed = admitted
+        key, shard = admitted.concurrency_key, admitted.concurrency_shard
         if key is not None and shard is not None and self._is_gated(key):
             lease.slot = Slot(key, shard)
 
@@ -344,45 +374,84 @@ class Scheduler:
             await self._flusher.credit(ended.freed, ended.xid)
 
     def _start_steps(self) -> None:
-        while self._buffer and len(self._running) < self._queue.concurrency:
+        """See to it that a worker comes where there is a step and a place for it."""
+        if not self._called and self._buffer and self._occupied < self._queue.concurrency:
+            self._called = True
+            self._begin(self._run_steps())
+
+    async def _run_steps(self) -> None:
+        """A worker; see the module's rules."""
+        self._called = False
+        task, context = asyncio.current_task(), copy_context()
+        assert task is not None
+        turn_ends = time.monotonic() + TURN_S
+        while (lease := self._take()) is not None:
+            self._start_steps()
+            await self._work(lease)
+            if task.cancelling() or copy_context() != context:
+                return
+            if time.monotonic() >= turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = time.monotonic() + TURN_S
+
+    def _take(self) -> _Lease | None:
+        """The next lease whose step may start, in a place of its own."""
+        while self._buffer and self._occupied < self._queue.concurrency:
             lease = self._buffer.popleft()
-            if time.monotonic() >= lease.alive_until:
-                self._observer.count("lapsed")
-                self._forget(lease)
-                continue
-            self._begin(self._work(lease))
+            if time.monotonic() < lease.alive_until:
+                lease.started = True
+                self._occupied += 1
+                return lease
+            self._observer.count("lapsed")
+            self._forget(lease)
+        return None
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(work, context=self._context.copy())
         self._running.add(task)
         task.add_done_callback(self._worked)
 
     def _worked(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self._room.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             # Steps answer their own errors; what arrives here is a fault of the node, and `run` raises it.
             self._fault = error
-            self._room.set()
             self._poked.set()
         elif not self._stopping:
             self._start_steps()
 
+    def settle(self, lease: _Lease, settled: Settled) -> None:
+        """The flusher's answer to an outcome that ended its lease."""
+        self._forget(lease)
+        if settled == "committed" and lease.slot is not None:
+            # Credited by now; whom it was denied may be waiting for the next poll.
+            self.poke()
+
+    def fail(self, lease: _Lease, error: BaseException) -> None:
+        """The flusher's fault, which is the node's."""
+        self._fault = error
+        self._forget(lease)
+        self._poked.set()
+
     async def _work(self, lease: _Lease) -> None:
-        """Run the step, and those that follow it inline, until the claim has ended."""
+        """Run the step, and those that follow it inline, until an outcome is handed over that ends the claim."""
+        handed = False
         try:
             while True:
                 commit = await self._execute(lease)
+                if commit.kind != "continue":
+                    self._flusher.hand_over(commit, _Settlement(self, lease))
+                    handed = True
+                    return
                 sent = time.monotonic()
                 settled = await self._flusher.submit(commit)
-                if commit.kind == "continue" and settled == "stale":
+                if settled == "stale":
                     # Another has the row, or it is here and further than we were told: a first sending committed and
                     # its answer was lost. Then it goes back at once, instead of when its lease has run out.
                     await self._give_back([lease])
                     return
-                if settled != "committed" or commit.kind != "continue":
-                    if settled == "committed" and lease.slot is not None:
-                        # Credited by now; whom it was denied may be waiting for the next poll.
-                        self.poke()
+                if settled != "committed":
                     return
                 lease.alive_until = sent + self._policy.lease_ttl_ms / 1000
                 if not await self._go_on(lease, commit):
@@ -391,14 +460,15 @@ class Scheduler:
                     self._observer.count("lapsed")
                     return
         finally:
-            self._forget(lease)
+            if not handed:
+                self._forget(lease)
 
     async def _go_on(self, lease: _Lease, commit: Commit) -> bool:
         """Make the lease of a continuation that committed ready for its next step; False where it was given back."""
         before = lease.claimed
         key = commit.concurrency_key if commit.sets_key else before.concurrency_key
         rekeyed = key != before.concurrency_key
-        now = replace(
+        now = msgspec.structs.replace(
             before,
             step=before.step if commit.step is None else commit.step,
             state=before.state if commit.state is None else commit.state,
@@ -420,13 +490,15 @@ class Scheduler:
         draws = rekeyed and self._is_gated(key)
         if self._limiter is not None and (draws or now.rate_limit is not None):
             # With its key kept it has its slot and needs tokens only.
-            asked = now if draws else replace(now, concurrency_key=None, concurrency_shard=None)
+            keyless = msgspec.structs.replace(now, concurrency_key=None, concurrency_shard=None)
+            asked = now if draws else keyless
             admission = await self._ask_limiter([asked])
             if admission is None or not admission.admitted:
                 await self._give_back([lease])
                 return False
             if draws:
-                self._stamp(lease, admission.admitted[0].concurrency_shard)
+                shard = admission.admitted[0].concurrency_shard
+                self._stamp(lease, msgspec.structs.replace(now, concurrency_shard=shard))
         return bool(await self._enrich([lease]))
 
     def _inline(self, commit: Commit, step: Step, row: Claimed) -> Commit:
@@ -444,7 +516,7 @@ class Scheduler:
         gated = rekeyed and self._is_gated(key)
         if rekeyed and key is not None and not gated:
             return commit
-        return replace(
+        return msgspec.structs.replace(
             commit,
             kind="continue",
             sets_key=rekeyed,
@@ -455,6 +527,11 @@ class Scheduler:
 
     def _forget(self, lease: _Lease) -> None:
         self._leases.pop(lease.hold, None)
+        if lease.started:
+            lease.started = False
+            self._occupied -= 1
+            if not self._stopping:
+                self._start_steps()
         self._room.set()
 
     async def _execute(self, lease: _Lease) -> Commit:
@@ -493,13 +570,14 @@ class Scheduler:
                 ),
                 turn=turn,
             )
+        outcome: Outcome | Awaitable[Outcome]
         try:
-            if inspect.iscoroutinefunction(function):
-                outcome = await function(step)
+            if self._registry.is_coroutine(step):
+                outcome = await cast(Awaitable[Outcome], function(step))
             else:
                 outcome = await asyncio.get_running_loop().run_in_executor(self._threads, function, step)
                 if inspect.isawaitable(outcome):
-                    outcome = await cast(Awaitable[Outcome], outcome)
+                    outcome = await outcome
             return to_commit(hold, outcome, step, turn)
         except Exception as error:
             return self._answer_error(step, hold, turn, error)
@@ -518,8 +596,11 @@ def to_commit(hold: Hold, outcome: Outcome, given: Step | None = None, turn: int
 
     Raises UnstorableValue, or TypeError for what is not an outcome.
     """
-    consumed = () if given is None else tuple(signal.id for signal in given.awaited)
     match outcome:
+        case Done(result):
+            return Commit(
+                id=hold.id, claim=hold.claim, turn=turn, kind="done", result=to_json("result", result)
+            )
         case Next(step, state, rate_limit, weight, key):
             return Commit(
                 id=hold.id,
@@ -533,7 +614,7 @@ def to_commit(hold: Hold, outcome: Outcome, given: Step | None = None, turn: int
                 weight=weight,
                 sets_key=key is not KEEP,
                 concurrency_key=None if key is KEEP else key,
-                consumed=consumed,
+                consumed=_consumed(given),
             )
         case Await(names, step, state, timeout_ms):
             awaits = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
@@ -568,7 +649,7 @@ def to_commit(hold: Hold, outcome: Outcome, given: Step | None = None, turn: int
                 state=None if state is None else to_json_object("state", dict(state)),
                 sets_rate=True,
                 children=children,
-                consumed=consumed,
+                consumed=_consumed(given),
             )
         case Retry(delay_ms, error):
             return Commit(
@@ -579,13 +660,13 @@ def to_commit(hold: Hold, outcome: Outcome, given: Step | None = None, turn: int
                 delay_ms=_duration("delay_ms", delay_ms),
                 error=None if error is None else _storable(error),
             )
-        case Done(result):
-            return Commit(
-                id=hold.id, claim=hold.claim, turn=turn, kind="done", result=to_json("result", result)
-            )
         case Stop(error):
             return Commit(id=hold.id, claim=hold.claim, turn=turn, kind="stop", error=_storable(error))
     raise TypeError(f"a step must return an outcome such as Next or Done, not {type(outcome).__name__}")
+
+
+def _consumed(given: Step | None) -> tuple[int, ...]:
+    return () if given is None else tuple(signal.id for signal in given.awaited)
 
 
 def _duration(name: str, amount_ms: float) -> float:

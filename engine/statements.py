@@ -9,7 +9,7 @@ so a statement has one prepared form per connection whatever Python objects it i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -160,6 +160,8 @@ def _encoder(sql_type: str) -> Encoder:
 
 
 def _scalar(value: Argument) -> str | None:
+    if type(value) is int:
+        return str(value)
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -176,17 +178,30 @@ def _scalar(value: Argument) -> str | None:
 
 def _plain_array(values: Argument) -> str:
     # Elements of these types (numbers, booleans, ISO timestamps) hold nothing that an array literal would quote.
-    return (
-        "{" + ",".join("NULL" if (text := _scalar(value)) is None else text for value in _items(values)) + "}"
-    )
+    return _array(_items(values), _scalar)
 
 
 def array_literal(values: Argument) -> str:
     """Texts as one array literal, for a statement that takes an array per row and casts it there."""
-    return "{" + ",".join("NULL" if value is None else _quoted(value) for value in _items(values)) + "}"
+    return _array(_items(values), _quoted)
 
 
-def _quoted(value: object) -> str:
+def _array(items: Sequence[object], encode: Encoder) -> str:
+    # A batch's column is often one object over and over, such as the claim's name: it is written once.
+    texts: list[str] = []
+    last: object = items
+    text = ""
+    for item in items:
+        if item is not last:
+            encoded = encode(item)
+            last, text = item, "NULL" if encoded is None else encoded
+        texts.append(text)
+    return "{" + ",".join(texts) + "}"
+
+
+def _quoted(value: object) -> str | None:
+    if value is None:
+        return None
     if not isinstance(value, str):
         raise TypeError(f"cannot send a {type(value).__name__} as text")
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

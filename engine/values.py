@@ -30,6 +30,9 @@ MAX_JSON_DEPTH = 500
 _NUL_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_NUMBER_DIGITS + 1}}}")
 
+# One encoder, for json.dumps makes one anew for each call with these options.
+_encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -90,8 +93,10 @@ def to_json(field: str, value: object) -> str:
     Equal as JSON: a tuple comes back as a list, and a float of 1e16 or more as the integer that its shortest decimal
     names, for jsonb keeps decimals.
     """
+    if value is None:
+        return "null"
     text = to_json_text(field, value)
-    if _NUL_ESCAPE.search(text):
+    if "\\u0000" in text and _NUL_ESCAPE.search(text):
         raise UnstorableValue(f"{field} holds a NUL character, which jsonb cannot hold")
     if len(text) > MAX_NUMBER_DIGITS and _LONG_NUMBER.search(text) and _has_long_number(value):
         raise UnstorableValue(f"{field} holds a number of more than {MAX_NUMBER_DIGITS} digits")
@@ -105,7 +110,7 @@ def to_json_text(field: str, value: object, levels: int = MAX_JSON_DEPTH) -> str
     comes back as a list.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _encoded(value)
         size = len(text.encode())
     except UnicodeEncodeError:
         raise UnstorableValue(f"{field} holds half a surrogate pair, which is not text") from None

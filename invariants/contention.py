@@ -52,17 +52,24 @@ class ContentionQuiet:
         return None
 
     def _sent_again(self, flush: Operation) -> bool:
-        """Whether it spawns, and all its outcomes were sent once more; a node that was killed sends nothing."""
+        """Whether it spawns, and all its outcomes were sent once more, or given up when no server was to be had, and so
+        left to the reaper; a node that was killed sends nothing."""
         assert self._witness is not None
         if flush.f != "flush" or all(kind != SPAWNS for _, _, kind in flush.value["outcomes"]):
             return False
+        given_up = 0
         missing = {(row, claim) for row, claim, _ in flush.value["outcomes"]}
         for o in self._witness.operations:
             if o.f == "fault" and o.value["target"] == flush.process and o.value["fault"] == "kill":
                 return True
-            if o.f == "flush" and o.process == flush.process and o.start_ns >= (flush.end_ns or 0):
+            # In the order of one process, which is sure also where its clock is not.
+            if o.process != flush.process or o.index <= flush.index:
+                continue
+            if o.f == "flush":
                 missing -= {(row, claim) for row, claim, _ in o.value["outcomes"]}
-        return not missing
+            elif o.f == "count" and o.value["event"] == "abandoned":
+                given_up += o.value["amount"]
+        return len(missing) <= given_up
 
 
 class NoDeadlock:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from invariants.areas import AREAS, RECONCILING
+from invariants.foreign import OUTSIDE, ROWS
+from invariants.foreign_schedules import STATEMENTS
 from invariants.mutants import PLANS, REGISTRY
 from invariants.plans import PLAN_INVARIANTS
 from invariants.rules import Rule
@@ -51,6 +53,11 @@ def _page() -> Iterator[str]:
     yield "## Told and done\n"
     yield "What histories say, held against what the ledger says.\n"
     yield from _table(RECONCILING)
+    yield "## Systems of others\n"
+    yield "Judged of any queue ([your system](your-system.md)): from outside, and from the rows of its table.\n"
+    yield from _rows((*OUTSIDE.items(), *ROWS.items()))
+    yield "Of a schedule of its statements:\n"
+    yield from _rows(STATEMENTS.items())
     yield "## Plans\n"
     yield "Judged by `nox -s plans` on captured plans ([plans](plans.md)).\n"
     yield from _rows((name, statement) for name, statement in PLAN_INVARIANTS.items())

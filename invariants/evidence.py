@@ -45,7 +45,8 @@ class Evidence(msgspec.Struct, frozen=True):
     from this machine's; `shares_clock`: it runs on this machine. `exercises`: the invariants that the run sets out to
     exercise; None: it does not say, and every one of them counts. `areas`: whose rules these are
     (`invariants/areas.py`); those of another area have a say only where something was subject to them. `trace_max`: the
-    length of every store's trace ring, None where nobody says.
+    length of every store's trace ring, None where nobody says. `no_history`: why the histories are not whole, or have
+    no time line in common: the ledger is judged alone then.
     """
 
     at_rest: bool = False
@@ -57,6 +58,7 @@ class Evidence(msgspec.Struct, frozen=True):
     exercises: tuple[str, ...] | None = None
     areas: tuple[str, ...] = ("picker",)
     trace_max: int | None = None
+    no_history: str | None = None
 
 
 def read_evidence(folder: Path) -> Evidence:

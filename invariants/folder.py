@@ -18,6 +18,7 @@ from invariants.history.operations import Operation, merge_folder
 from invariants.judge import judge
 from invariants.ledger.frames import NAME, FrameError, read_transactions
 from invariants.ledger.pgoutput import DecodeError
+from invariants.seen.seer import NO_COMMON_CLOCK
 from invariants.sharded import Recorded, judge_shards
 from invariants.verdict import Report
 
@@ -50,6 +51,10 @@ def judge_folder(folder: Path, evidence: Evidence | None = None, limit_s: float 
     try:
         operations: list[Operation] | None = merge_folder(folder) if histories else None
         recorded = [_recorded(each, evidence) for each in folders]
+        if len({o.machine for o in operations or ()}) > 1:
+            recorded = [_without_history(each, NO_COMMON_CLOCK) for each in recorded]
+        if any(each.evidence.no_history is not None for each in recorded):
+            operations = None
         if shards > 1:
             return judge_shards(recorded, operations, lambda: time.monotonic() > deadline)
         [one] = recorded
@@ -85,6 +90,12 @@ def read_history(folder: Path) -> list[Operation]:
         return merge_folder(folder)
     except (HistoryError, OSError) as error:
         raise FolderError(f"{folder} cannot be read: {error}") from error
+
+
+def _without_history(recorded: Recorded, reason: str) -> Recorded:
+    known = recorded.evidence
+    evidence = msgspec.structs.replace(known, no_history=known.no_history or reason)
+    return msgspec.structs.replace(recorded, evidence=evidence)
 
 
 def _recorded(folder: Path, evidence: Evidence | None) -> Recorded:

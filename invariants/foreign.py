@@ -45,6 +45,8 @@ EVERYBODY: Final = ("terminate", "cancel", "crash", "failover")
 SLACK_US: Final = 20_000
 # A worker may have claimed a job so long before it begins it, where no lease says better.
 AHEAD_MS: Final = 2_000.0
+# How long after its run's end an end is committed at most, where it is taken for that run's.
+JUST_BEFORE_US: Final = 2_000_000
 MAX_EVIDENCE: Final = 8
 # How late a job may be that is run again after its worker's death, beside what the system claims.
 NOISE_MS: Final = 500.0
@@ -81,6 +83,7 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     retries: bool = False
     recovery_ms: float | None = None
     side_by_side: int | None = None
+    fenced: bool = True
 
 
 class Mapped(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,7 +290,7 @@ class Findings:
 
     def judged(self, name: str) -> Judgement:
         """Violated beats unknown; what was off, or had nothing to decide, was not exercised."""
-        if self.count:
+        if self.count and self.off is None:
             return Judgement(name, "violated", self.checked, self.count, tuple(self.first))
         if self.off is not None:
             return Judgement(name, "not_exercised", 0, reason=self.off)
@@ -585,6 +588,9 @@ def _rows(
     if mapped is None:
         for rule in rules:
             rule.off = "the subject does not say where jobs are kept"
+    if not story.claims.fenced:
+        for name in ("ends-once", "ended-by-its-holder"):
+            found[name].off = "the system does not claim that ends are fenced"
     if evidence.no_ledger is not None:
         for rule in rules:
             rule.reason = evidence.no_ledger
@@ -665,7 +671,7 @@ class _Watch:
             self._found["ended-is-final"].checked += 1
             self._found["ended-is-final"].add(f"{job.name} had ended, and is {state} again", (), job.way)
         if state == "ended":
-            self._end(job, before, at_us, gone=new is None)
+            self._end(job, before, at_us, gone=new is None, rewritten=self._is_rewritten(columns, old, new))
         elif state == "running" and (before != "running" or claim != job.claim):
             self._claim(job, before, at_us)
         if state != "ended":
@@ -685,12 +691,17 @@ class _Watch:
                 rule.add(f"{job.name} was claimed from a worker that still had it", (), job.way)
         job.claimed_us = at_us
 
-    def _end(self, job: _Job, before: str | None, at_us: int, *, gone: bool) -> None:
+    def _end(self, job: _Job, before: str | None, at_us: int, *, gone: bool, rewritten: bool) -> None:
         once = self._found["ends-once"]
         if before == "ended":
-            # A row that has ended may be cleared away, or touched for a reason of the system's own: what counts is that
-            # a run ended in between.
-            if not gone and job.name is not None and self._ended_between(job.name, job.ended_us, at_us):
+            # A row that has ended may be cleared away, or touched for a reason of the system's own, its worker's name
+            # forgotten: what counts is that a run ended just before, and that more is written than the claim.
+            if (
+                not gone
+                and rewritten
+                and job.name is not None
+                and self._ended_between(job.name, max(job.ended_us, at_us - JUST_BEFORE_US), at_us)
+            ):
                 once.add(f"{job.name} had ended, and its end was committed again", (), job.way)
             return
         job.ended_us = at_us
@@ -718,6 +729,13 @@ class _Watch:
                 [run.operation for run in (*former, *held)],
                 job.way,
             )
+
+    def _is_rewritten(self, columns: tuple[str, ...], old: Row | None, new: Row | None) -> bool:
+        """Whether an update says more than that the claim is another, or says all of it again."""
+        if old is None or new is None:
+            return False
+        changed = {name for name, was, now in zip(columns, old, new, strict=True) if was != now}
+        return not changed or bool(changed - set(self._mapped.claim))
 
     def conclude(self) -> None:
         """The log has ended."""

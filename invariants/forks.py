@@ -102,7 +102,13 @@ def survive(operations: Sequence[Operation], losses: Sequence[Lost]) -> Survived
     left: list[Operation] = []
     for o in operations:
         trace = next((each for each in traces if o.start_ns < each.lost.fork.gone_ns), None)
-        fate = "stands" if trace is None else trace.fate(o)
+        if trace is None:
+            fate = "stands"
+        elif o.latest_start_ns < trace.lost.fork.gone_ns:
+            fate = trace.fate(o)
+        else:
+            # Of another host, whose clock does not say on which of the two servers it began.
+            fate = "unknown"
         if fate == "stands":
             left.append(o)
         elif fate == "unknown":

@@ -37,6 +37,7 @@ from invariants.witness import Witness
 
 # How many transactions of a row stand in one violation: its last ones up to the offence.
 MAX_EVIDENCE: Final = 12
+NO_HISTORY: Final = "there is no history: nobody says who did what"
 # After how many transactions the time is looked at.
 LOOK_EVERY: Final = 256
 _MATTER: Final = ("status", "locked_by", "lease_expires_at", "attempt")
@@ -260,7 +261,7 @@ class Judge:
             if not rest.summary.complete:
                 reason = f"the ledger ends before the run does: {rest.summary.reason or 'it was cut off'}"
         if rule.needs_history and self._witness is None:
-            reason = "there is no history: nobody says who did what"
+            reason = rest.evidence.no_history or NO_HISTORY
         if rule.needs_rest and not rest.evidence.at_rest:
             reason = "the run did not come to rest"
         return reason

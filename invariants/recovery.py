@@ -10,6 +10,9 @@ short, up to one that begins after the heal.
 A number needs a fault by itself. Where another was in force in the time before, or the next one, or the load's end,
 came first, none is said: not seen. Loads are uneven: differences of less than a window say nothing.
 
+The bound: a claim that was renewed just before the heal has run out after a lease, the next sweep takes it back, and it
+is claimed again. So what a fault did to claims is over as long after its heal as an orphan has until it runs again.
+
 An orphan is a row that a node held when it was killed or frozen, and did not end itself. It is taken back by a reap,
 and runs again when somebody claims it. From the lease and the intervals of sweeps and polls follows a bound for either,
 which holds for nodes that get the processor when they want it, a server that answers, and rows that nobody stands
@@ -46,12 +49,14 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one fault. `throughput_ms`: None where it was not seen, and `not_seen` says why. `orphans`: how many rows;
+    """Of one fault. `throughput_ms`: None where it was not seen, and `not_seen` says why; `throughput_bound_ms`: what
+    the lease implies, None where the fault was not healed. `orphans`: how many rows;
     `taken_back_ms` and `run_again_ms`: the longest that one had to wait, None where none did; `taken_back_late` and
     `run_again_late`: how many of them waited longer than the bound; `still_waiting`: how many were never seen to run
     again."""
 
     throughput_ms: float | None = None
+    throughput_bound_ms: float | None = None
     not_seen: str | None = None
     orphans: int = 0
     taken_back_ms: float | None = None
@@ -69,6 +74,9 @@ def recoveries(operations: Sequence[Operation], bounds: Bounds) -> list[Recovery
     found = []
     for fault in faults:
         recovery = throughput.back(fault, [other for other in faults if other is not fault])
+        if fault.latency_ms is not None:
+            bound_ms = fault.latency_ms + bounds.run_again_ms
+            recovery = msgspec.structs.replace(recovery, throughput_bound_ms=bound_ms)
         if claims is not None and fault.value["fault"] in ORPHANING:
             recovery = claims.orphans(fault, recovery, bounds)
         found.append(recovery)

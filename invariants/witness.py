@@ -267,7 +267,9 @@ class Witness:
         under way when its caller has given up, but not in a session that the server ended, and not after a crash."""
         if o.end_ns is not None and (o.type != "info" or error_of(o).get("sqlstate") in ENDED_SESSION):
             return o.end_ns
-        return next((c.end_ns for c in self.crashes if c.end_ns is not None and o.start_ns <= c.end_ns), None)
+        return next(
+            (c.end_ns for c in self.crashes if c.end_ns is not None and o.latest_start_ns <= c.end_ns), None
+        )
 
     def may_end(self, insert: Insert) -> bool:
         """Whether its machine prescribes an end, and every signal that this end needs was delivered."""

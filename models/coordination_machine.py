@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from itertools import count, cycle, product
 from typing import Any, ClassVar
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from psycopg import errors
@@ -618,7 +619,7 @@ def _within_room(commits: Sequence[Commit], room: int) -> list[Commit]:
     """The commits with the first `room` of their children."""
     left = count(room, -1)
     return [
-        replace(commit, children=tuple(job for job in commit.children if next(left) > 0))
+        msgspec.structs.replace(commit, children=tuple(job for job in commit.children if next(left) > 0))
         for commit in commits
     ]
 

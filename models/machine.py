@@ -342,7 +342,7 @@ def _as_claimed(row: model.Row, claim: str) -> Claimed:
 
 
 def _canonical(claimed: Claimed) -> Claimed:
-    values = {each.name: getattr(claimed, each.name) for each in fields(Claimed)}
+    values = {name: getattr(claimed, name) for name in Claimed.__struct_fields__}
     return Claimed(**{**values, "state": canonical_text(claimed.state)})
 
 

@@ -3,6 +3,7 @@
     run.json                what was asked for: the configuration, without secrets
     verdict.json            what came of it; the format is `Verdict` below
     history-<process>.*     what each process saw (invariants.history)
+    clocks.json             of a run on several hosts, how their clocks are apart (invariants/history/clocks.py)
     ledger.pgoutput         every committed change in commit order (invariants.ledger); of several servers in
                             shard-0/, shard-1/, … with a run.json of its own
     forks.json, lost-N.*    what failovers to an asynchronous standby lost (invariants/forks.py), beside the ledger
@@ -48,6 +49,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     - `waits_ms`: how long jobs wait, by kind; `idle`: what nodes without work cost, where a run looked
       (`stress/waits.py`).
     - `order`: by queue, how long jobs waited and how often one overtook another (`invariants/history/order.py`).
+    - `hosts`: those that nodes and clients ran on, if there were any: {"name", "hostname", "cores", "clock":
+      {"offset_ms", "error_ms"}}, the clock None where its histories could not be brought to the harness's time
+      (`invariants/history/clocks.py`).
     - `postgres`: {"version", "source", "settings"} of the server; of several, those of the first, and under `others` a
       list of the same for the others, in the order of their shards.
     """
@@ -74,6 +78,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     idle: dict[str, float] = msgspec.field(default_factory=dict)
     order: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     ledger: dict[str, int]
+    hosts: list[dict[str, Any]] = msgspec.field(default_factory=list)
     reproduce: str
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 import msgspec
@@ -17,12 +17,14 @@ from engine.front_door import Amount, FrontDoor
 from engine.postgres import signals_stop
 from invariants.folder import JUDGE_LIMIT_S
 from results.runs import runs_folder
+from stress.bench.command import bench_command
 from stress.ci_profile import ci_command, ci_request
 from stress.config import UI_PORT, RunConfig, checked, default_scenario
 from stress.display import Display
 from stress.doctor import doctor_command
 from stress.faults import FAULTS
 from stress.figures import figures_command
+from stress.hosts.command import checked_hosts, host_options, token_of_master, work
 from stress.mutants.command import ablate_command, mutants_command
 from stress.scenarios import SCENARIOS
 from stress.schedules.commands import explore_command, fuzz_command, replay_command
@@ -31,6 +33,7 @@ from stress.subjects.asked import checked_own
 from stress.subjects.loading import is_own
 from stress.subjects.peers import PEERS
 from stress.subjects.peers.environments import python_of
+from stress.subjects.timing_command import time_command
 
 NOT_FOR: Final = {
     "ci": (
@@ -125,6 +128,7 @@ def stress() -> None:
 @click.option(
     "--report/--no-report", "reports", default=True, help="Make the run's report.html; the default."
 )
+@host_options
 @ci_options
 def run_command(
     pg: tuple[str, ...],
@@ -147,6 +151,9 @@ def run_command(
     quiet: bool,
     reports: bool,
     ci: Files,
+    token_file: Path | None,
+    worker: str | None,
+    **_: Any,
 ) -> None:
     """Race nodes on a real Postgres under faults, and judge what was committed.
 
@@ -160,8 +167,24 @@ def run_command(
         nox -s stress -- --subject examples/blog_queue/blog_queue.py:BlogQueue
         nox -s stress -- --seconds 300 --ui                 watch it on http://127.0.0.1:8089
 
+    \b
+    On several hosts (docs/hosts.md), one command on the first and one on each other:
+        nox -s stress -- --master --bind 10.0.0.5 --workers 2 --nodes 8 --seconds 120
+        PGREFEREE_TOKEN=... nox -s stress -- --worker 10.0.0.5
+    The same with a Postgres elsewhere, which all of them reach:
+        nox -s stress -- --master --bind 10.0.0.5 --workers 2 --pg "dsn:$PGREFEREE_DSN"
+
     Exit status: 0 held, 1 violated, 2 wrong usage, 3 no Postgres, 4 unknown.
     """
+    context = click.get_current_context()
+    if worker is not None:
+        with signals_stop():
+            sys.exit(work(context))
+    hosts = checked_hosts(context)
+    if hosts is not None and (profile != "run" or resume is not None):
+        raise UsageError("a soak, and the profile for CI, run on one host: leave out --master")
+    if hosts is not None and (is_own(subject) or subject in PEERS):
+        raise UsageError("only the reference engine runs on several hosts: leave out --master")
     refuse_strangers(profile)
     if profile == "ci":
         sys.exit(
@@ -210,7 +233,7 @@ def run_command(
         python = python_of(subject)
     if is_own(subject) or subject in PEERS:
         if ui is not None:
-            raise UsageError("--ui is Locust's page, and Locust drives the reference engine: leave it out")
+            raise UsageError("--ui is for the reference engine, whose clients are Locust's: leave it out")
         if until_violated:
             raise UsageError(
                 "--until-violated is for the reference engine: others are judged when a run is over"
@@ -252,8 +275,10 @@ def run_command(
         mutant=mutant,
         judge_seconds=judge_seconds,
         until_violated=until_violated,
+        hosts=hosts,
         ui=ui,
     )
+    token = None if hosts is None else token_of_master(token_file, hosts, quiet=quiet)
     # Late, because it brings in all that a run needs, and a wrong argument should not wait for it.
     from results.report.making import tell
     from stress.outcomes import of_run
@@ -261,7 +286,7 @@ def run_command(
     from stress.summary import print_summary
 
     with signals_stop():
-        judged = run(config, out or runs_folder(), Display(quiet=quiet))
+        judged = run(config, out or runs_folder(), Display(quiet=quiet), token)
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(judged.verdict) + b"\n")
     elif not quiet:
@@ -316,7 +341,9 @@ stress.add_command(mutants_command)
 stress.add_command(ablate_command)
 stress.add_command(replay_command)
 stress.add_command(figures_command)
+stress.add_command(bench_command)
 stress.add_command(fuzz_command, "fuzz")
+stress.add_command(time_command)
 stress.add_command(doctor_command)
 
 

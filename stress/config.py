@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from stress.mutants.concerns import breaks_the_store
 from stress.scenarios import SCENARIOS
 from stress.subjects.peers import PEERS
 from stress.subjects.subject import Subject
+from stress.swarm.child import LOOPBACK
 
 SUBJECTS = ("reference", *PEERS)
 
@@ -26,6 +28,7 @@ MOST_NAMES = 24
 MAX_NODES = 64
 MAX_SERVERS = 8
 MAX_SECONDS = 24 * 3600.0
+MAX_JOIN_S = 3600.0
 MIN_PORT, MAX_PORT = 1024, 65_535
 # Locust's own.
 UI_PORT = 8089
@@ -41,14 +44,39 @@ MAX_DELAY_MS = 4.0
 DRAIN_TIMEOUT_MS = 5_000.0
 LOCUST_WORKERS = 2
 
+DEFAULT_PORT = 5670
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """A run on several hosts: how many workers there are, and where the master listens for them. Locust's own master
+    listens on the next port. `join_seconds`: how long it waits for them."""
+
+    workers: int
+    bind: str = LOOPBACK
+    port: int = DEFAULT_PORT
+    join_seconds: float = 60.0
+
+    @property
+    def locust_port(self) -> int:
+        """Of Locust's own protocol."""
+        return self.port + 1
+
+    def command(self) -> str:
+        """The part of the command line that asks for it."""
+        words = [f"--master --workers {self.workers}"]
+        words += [f"--bind {self.bind}"] if self.bind != LOOPBACK else []
+        words += [f"--port {self.port}"] if self.port != DEFAULT_PORT else []
+        return " ".join(words)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """A checked request. `sources`: where each server comes from, in the order of their shards. `faults` are names in
     the order in which they were given, without repetition; `left_out` says in a sentence each which of `all` this run
     cannot have. `retention_ms`: no node keeps what has ended for longer; None: as the scenario says. `judge_seconds`:
-    how long judging may take. `until_violated`: the load ends with the first violation. `ui`: the port of
-    Locust's page, None for none."""
+    how long judging may take. `until_violated`: the load ends with the first violation. `ui`: the port of Locust's
+    page, None for none. `hosts`: those that nodes and clients run on; None: this machine."""
 
     sources: tuple[Source, ...]
     seconds: float
@@ -63,6 +91,12 @@ class RunConfig:
     retention_ms: float | None = None
     judge_seconds: float = JUDGE_LIMIT_S
     until_violated: bool = False
+    hosts: Hosts | None = None
+
+    @property
+    def client_processes(self) -> int:
+        """How many Locust workers there are: one on each host at least."""
+        return LOCUST_WORKERS if self.hosts is None else max(LOCUST_WORKERS, self.hosts.workers)
 
     def command(self) -> str:
         """The command line that asks for the same again."""
@@ -78,6 +112,8 @@ class RunConfig:
             words.append(f"--mutant {self.mutant}")
         if self.until_violated:
             words.append("--until-violated")
+        if self.hosts is not None:
+            words.append(self.hosts.command())
         return "nox -s stress -- " + " ".join(words)
 
 
@@ -102,6 +138,7 @@ def checked(
     judge_seconds: float = JUDGE_LIMIT_S,
     until_violated: bool = False,
     ui: int | None = None,
+    hosts: Hosts | None = None,
 ) -> RunConfig:
     """A `RunConfig`. Raises UsageError with one sentence that says what is possible instead."""
     check_size(seconds, nodes)
@@ -117,6 +154,8 @@ def checked(
         others = ", ".join(name for name in SCENARIOS if meets(name, mutant))
         raise UsageError(f"mutant {mutant!r} breaks nothing of scenario {scenario!r}: use one of {others}")
     sources = tuple(parse_pg(each) for each in pg)
+    if hosts is not None:
+        _check_hosts(hosts, nodes, sources)
     names, left_out = chosen_faults(faults, sources, SCENARIOS[scenario].subject)
     return RunConfig(
         sources=sources,
@@ -131,6 +170,7 @@ def checked(
         judge_seconds=judge_seconds,
         until_violated=until_violated,
         ui=None if ui is None else _free(ui),
+        hosts=hosts,
     )
 
 
@@ -152,6 +192,29 @@ def check_size(seconds: float, nodes: int) -> None:
         raise UsageError(f"--nodes must be 1 to {MAX_NODES}, not {nodes}")
 
 
+def _check_hosts(hosts: Hosts, nodes: int, sources: Sequence[Source]) -> None:
+    if not 1 <= hosts.workers <= nodes:
+        raise UsageError(
+            f"--workers must be 1 to {nodes}, as many as there are --nodes: each worker runs one at least"
+        )
+    if not MIN_PORT <= hosts.port < MAX_PORT:
+        raise UsageError(
+            f"--port must be {MIN_PORT} to {MAX_PORT - 1}, not {hosts.port}: the next one is used as well"
+        )
+    if not 1 <= hosts.join_seconds <= MAX_JOIN_S:
+        raise UsageError(f"--join-seconds must be 1 to {MAX_JOIN_S:.0f}, not {hosts.join_seconds:g}")
+    try:
+        ipaddress.IPv4Address(hosts.bind)
+    except ValueError:
+        raise UsageError(
+            f"--bind must be an IPv4 address of this machine, as 10.0.0.5, or 0.0.0.0 for all; not {hosts.bind!r}"
+        ) from None
+    if any(source.kind == "container" for source in sources):
+        raise UsageError(
+            "a server in a container of this machine cannot be reached from others: use another --pg with --master"
+        )
+
+
 def _free(port: int) -> int:
     """Raises UsageError for a port that no page can have."""
     if not MIN_PORT <= port <= MAX_PORT:
@@ -160,7 +223,7 @@ def _free(port: int) -> int:
         # As the page's server does: what was closed a moment ago does not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((LOOPBACK, port))
         except OSError:
             raise UsageError(f"port {port} is taken; `--ui` with another puts the page elsewhere") from None
     return port

@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from invariants.history.operations import Operation
 from invariants.witness import is_unknown
 
@@ -52,14 +54,26 @@ def effects(operations: Iterable[Operation]) -> dict[str, int]:
     return {name: count for name, count in sorted(counts.items()) if count}
 
 
-def recovered(faults: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[float], int]]:
-    """How long after each kind of fault throughput was back, in milliseconds and in order, and after how many of that
-    kind it was not seen; from the `faults` of a verdict."""
-    found: dict[str, tuple[list[float], int]] = {}
+class Back(msgspec.Struct):
+    """Of one kind of fault: how long after each throughput was back, in milliseconds and in order, what lease and
+    sweeps imply for the same, and after how many it was not seen."""
+
+    times_ms: list[float] = msgspec.field(default_factory=list)
+    bounds_ms: list[float] = msgspec.field(default_factory=list)
+    unseen: int = 0
+
+
+def recovered(faults: Iterable[Mapping[str, Any]]) -> dict[str, Back]:
+    """By kind, from the `faults` of a verdict."""
+    found: dict[str, Back] = {}
     for fault in faults:
-        times, unseen = found.get(fault["fault"], ([], 0))
-        back = fault["recovery"]["throughput_ms"]
-        found[fault["fault"]] = (times, unseen + 1) if back is None else (sorted([*times, back]), unseen)
+        back, recovery = found.setdefault(fault["fault"], Back()), fault["recovery"]
+        if recovery["throughput_ms"] is None:
+            back.unseen += 1
+        else:
+            back.times_ms = sorted([*back.times_ms, recovery["throughput_ms"]])
+            if (bound_ms := recovery.get("throughput_bound_ms")) is not None:
+                back.bounds_ms = sorted([*back.bounds_ms, bound_ms])
     return found
 
 

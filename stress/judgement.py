@@ -13,6 +13,7 @@ from engine.postgres import Server
 from invariants.evidence import RUN_FILE, Evidence
 from invariants.folder import judge_folder, ledger_folder
 from invariants.history import merge_folder
+from invariants.history.clocks import errors_ms, read_clocks
 from invariants.history.export import latencies_ms, throughput, write_depths, write_parquet
 from invariants.history.operations import Operation
 from invariants.history.order import waits
@@ -64,7 +65,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """What a run's folder does not say and its verdict does.
 
     `stopped`: why the run ended early, None where it came to rest. `postgres`: as in the verdict; `load_seconds`: how
-    long the load lasted; `judge_seconds`: how long judging may take; `faulty`: whether it had faults."""
+    long the load lasted; `judge_seconds`: how long judging may take; `faulty`: whether it had faults. `hosts`:
+    those that nodes and clients ran on, as in the verdict, without what their clocks say."""
 
     seed: int
     scenario: str
@@ -77,14 +79,15 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     faulty: bool
     reproduce: str
     stopped: str | None
+    hosts: tuple[dict[str, Any], ...] = ()
 
 
 # Comes to the verdict of a run that is recorded in a folder.
 Judge = Callable[[Path, Told], Judged]
 
 
-def told_by(run: Run, stopped: str | None = None) -> Told:
-    """Of a run that came to rest. Writes `run.json`."""
+def told_by(run: Run, stopped: str | None = None, no_history: str | None = None) -> Told:
+    """Of a run that came to rest. `no_history`: why its histories are not whole. Writes `run.json`."""
     scenario = SCENARIOS[run.config.scenario]
     evidences = [
         msgspec.structs.replace(
@@ -93,6 +96,7 @@ def told_by(run: Run, stopped: str | None = None) -> Told:
             areas=scenario.subject.areas,
             shares_clock=described.source != "dsn",
             trace_max=scenario.trace_max if isinstance(scenario, StoreScenario) else None,
+            no_history=no_history,
         )
         for server, described in zip(run.recording.servers, run.servers, strict=True)
     ]
@@ -109,14 +113,16 @@ def told_by(run: Run, stopped: str | None = None) -> Told:
         faulty=bool(run.config.faults),
         reproduce=run.config.command(),
         stopped=stopped,
+        hosts=() if run.master is None else run.master.described(),
     )
 
 
 def told_when_stopped(run: Run, reason: str) -> Told:
     """Of a run that ended early: unknown, with what was recorded beside it."""
     run.swarm.destroy()
+    no_history = None if run.master is None else run.master.collect(early=True)
     run.recording.abandon(f"the run was {reason}" if reason == INTERRUPTED else reason)
-    return told_by(run, reason)
+    return told_by(run, reason, no_history)
 
 
 def never_began(config: RunConfig, folder: Path, reason: str) -> Judged:
@@ -145,6 +151,7 @@ def never_began(config: RunConfig, folder: Path, reason: str) -> Judged:
 def judge_told(folder: Path, told: Told) -> Judged:
     """Judge what was recorded, and write the folder's last files."""
     operations = merge_folder(folder)
+    clocks = errors_ms(read_clocks(folder))
     report = judge_folder(folder, limit_s=told.judge_seconds)
     write_parquet(operations, folder / "history.parquet")
     write_depths(report.depths, operations, folder / "depths.parquet")
@@ -174,6 +181,7 @@ def judge_told(folder: Path, told: Told) -> Judged:
         idle=idle_cost(operations),
         order=waits(operations),
         ledger={"transactions": report.transactions, "changes": report.changes},
+        hosts=[{**host, "clock": clocks.get(host["name"])} for host in told.hosts],
         reproduce=told.reproduce,
     )
     write_json(folder / "verdict.json", verdict)

@@ -40,6 +40,7 @@ SESSIONS: Final[Mapping[str, str]] = {
     "stress fuzz": "fuzz",
     "stress mutants": "mutants",
     "stress ablate": "ablate",
+    "stress bench": "bench",
     "stress figures": "figures",
     "stress doctor": "doctor",
     "invariants check": "check",

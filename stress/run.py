@@ -43,9 +43,12 @@ from stress.display import Display, Snapshot
 from stress.faults import FAULTS, PlannedFault, plan_faults
 from stress.faults.acts import ACTS
 from stress.faults.ground import Fault, FaultStuck, Ground
-from stress.faults.plan import FAILOVERS, NODE, SERVER, is_left_out
-from stress.faults.ways import CLIENTS, proxies_for, ways
+from stress.faults.plan import FAILOVERS, NODE, SERVER, SETTLE_S, is_left_out
+from stress.faults.proxy import Waysides
+from stress.faults.ways import client_names, proxies_for, ways
 from stress.gauges import Gauges
+from stress.hosts.master import HostLost, Master, NotAllCame
+from stress.hosts.proxies import open_ways
 from stress.judgement import (
     INTERRUPTED,
     Judge,
@@ -59,11 +62,12 @@ from stress.opening import open_run
 from stress.recording import DEADLOCKS, Recording
 from stress.scenarios import SCENARIOS, Scenario
 from stress.subjects.subject import Subject
+from stress.swarm.child import LOOPBACK, ChildDied
 from stress.swarm.configs import Live
 from stress.swarm.herd import migrate_at_once
 from stress.swarm.mutation import catalogue_for
 from stress.swarm.roll import Rolls, roll_times, sessions_named
-from stress.swarm.swarm import LOOPBACK, ChildDied, Swarm
+from stress.swarm.swarm import Swarm
 
 TICK_S = 0.05
 JOIN_TIMEOUT_S = 120.0
@@ -107,9 +111,12 @@ class Run:
     planned: list[PlannedFault]
     rolls: Rolls
     gauges: Gauges
+    master: Master | None = None
     active: list[Active] = field(default_factory=list)
     fired: Counter[str] = field(default_factory=Counter)
     phase: str = "start"
+    # When the latest fault that was to be alone has settled.
+    settled_at: float = 0.0
     each_tick: Callable[[], None] = lambda: None
     load_began: float = 0.0
     load_seconds: float = 0.0
@@ -188,6 +195,8 @@ class Run:
         """Phase 5."""
         self._enter("rest")
         self.swarm.stop_nodes()
+        if self.master is not None and (gap := self.master.collect()) is not None:
+            raise Unfinished(gap)
         for name, settle in self.subject.settling(SCENARIOS[self.config.scenario], self.config.mutant):
             for connection in self.connections:
                 self.recording.did(name, partial(settle, connection))
@@ -264,6 +273,9 @@ class Run:
             elif self._has_room(planned):
                 self.planned.remove(planned)
                 self._inject(planned)
+            elif planned.alone:
+                # What is due after it would take its room.
+                return
 
     def _roll(self) -> None:
         if not self.ground.down:
@@ -278,7 +290,10 @@ class Run:
         return servers + [active for active in self.active if active not in servers]
 
     def _has_room(self, planned: PlannedFault) -> bool:
-        """A fault waits while one that began late is where the plan has it no longer."""
+        """A fault waits while one that began late is where the plan has it no longer, or wants to be alone."""
+        alone = any(active.planned.alone for active in self.active) or (planned.alone and self.active)
+        if alone or time.monotonic() < self.settled_at:
+            return False
         site = FAULTS[planned.name].site
         if site != NODE:
             return all(FAULTS[active.planned.name].site != site for active in self.active)
@@ -296,6 +311,8 @@ class Run:
     def _heal(self, active: Active) -> None:
         active.fault.heal()
         self.active.remove(active)
+        if active.planned.alone:
+            self.settled_at = time.monotonic() + SETTLE_S
         self.recording.healed(active.token, active.fault.did)
         if FAULTS[active.planned.name].site == SERVER:
             # It does not know yet that its server is another process now.
@@ -324,8 +341,8 @@ def _shown(planned: PlannedFault) -> str:
     return planned.name if planned.place is None else f"{planned.name} {planned.place + 1}"
 
 
-def run(config: RunConfig, out: Path, display: Display) -> Judged:
-    """Carry out a run and record it in a new folder below `out`.
+def run(config: RunConfig, out: Path, display: Display, token: str | None = None) -> Judged:
+    """Carry out a run and record it in a new folder below `out`. `token`: that of its hosts, where it has any.
 
     Raises InfrastructureError where no server can be had, and leaves no folder then; whatever else happens ends in a
     verdict.
@@ -336,8 +353,11 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
         # What was acknowledged must survive a crash.
         profile: Profile = "durable" if {"crash", *FAILOVERS} & set(config.faults) else "fast"
         with display, ExitStack() as stack:
+            master = _gathered(config, folder, display, token, stack)
+            listen = None if config.hosts is None else config.hosts.bind
             servers = tuple(
-                stack.enter_context(provision(source, profile=profile)) for source in config.sources
+                stack.enter_context(provision(source, profile=profile, listen=listen))
+                for source in config.sources
             )
             told = " + ".join(f"PostgreSQL {server.version_text} ({server.source})" for server in servers)
             display.say(
@@ -347,13 +367,32 @@ def run(config: RunConfig, out: Path, display: Display) -> Judged:
             )
             for sentence in config.left_out:
                 display.say(sentence)
-            return run_on(config, servers, folder, display)
+            judged = run_on(config, servers, folder, display, master=master)
+            if master is not None:
+                master.release(judged.verdict.verdict)
+            return judged
+    except (NotAllCame, HostLost) as error:
+        return never_began(config, folder, str(error))
     except HarnessError:
         shutil.rmtree(folder)
         raise
     except (KeyboardInterrupt, Stopped):
         with uninterrupted():
             return never_began(config, folder, INTERRUPTED)
+
+
+def _gathered(
+    config: RunConfig, folder: Path, display: Display, token: str | None, stack: ExitStack
+) -> Master | None:
+    """The master of a run on several hosts, when all its workers have come. Raises NotAllCame."""
+    if config.hosts is None:
+        return None
+    assert token is not None
+    asked = config.hosts
+    master = stack.enter_context(Master(asked.bind, asked.port, token, asked.workers, folder, display.say))
+    display.say(f"waiting for {asked.workers} workers at {asked.bind}:{asked.port}")
+    master.gather(asked.join_seconds)
+    return master
 
 
 def run_on(
@@ -363,11 +402,13 @@ def run_on(
     display: Display,
     judge: Judge | None = None,
     each_tick: Callable[[], None] = lambda: None,
+    master: Master | None = None,
 ) -> Judged:
-    """Carry out a run on servers that are there, in a folder that is there.
+    """Carry out a run on servers that are there, in a folder that is there; on the hosts of `master`, if there is one.
 
     `judge` comes to the verdict, and may be interrupted; None: as every run does, which may not. `each_tick` is called
-    again and again meanwhile. Raises psycopg.Error where the schema cannot be made.
+    again and again meanwhile. Raises psycopg.Error where the schema cannot be made, and ChildDied where a host is lost
+    before the run has begun.
     """
     with ExitStack() as stack:
         connections = tuple(
@@ -381,7 +422,7 @@ def run_on(
                 migrate(connection, area)
             for statement in () if config.mutant is None else REGISTRY[config.mutant].alterations():
                 connection.execute(statement.encode())
-        with _run(config, servers, folder, display, connections) as started:
+        with _run(config, servers, folder, display, connections, master) as started:
             started.each_tick = each_tick
             stopped = _carry_out(started)
             started.gauges.write(folder)
@@ -415,6 +456,7 @@ def _run(
     folder: Path,
     display: Display,
     connections: tuple[psycopg.Connection[Any], ...],
+    master: Master | None,
 ) -> Iterator[Run]:
     planned = plan_faults(
         config.faults,
@@ -425,15 +467,23 @@ def _run(
     )
     scenario = SCENARIOS[config.scenario]
     with ExitStack() as stack:
-        proxies = tuple(stack.enter_context(each) for each in proxies_for(config, servers))
+        proxies: tuple[Waysides, ...]
+        if master is None:
+            here = tuple(stack.enter_context(each) for each in proxies_for(config, servers))
+            proxies, found = here, ways(config, servers, here)
+        else:
+            proxies, found = open_ways(config, servers, master.hosts)
         recording = stack.enter_context(
             Recording.started(servers, folder, failover=not set(FAILOVERS).isdisjoint(config.faults))
         )
         dsns = tuple(server.dsn for server in servers)
-        swarm = Swarm(config, dsns, folder, ways=ways(config, servers, proxies))
-        ground = Ground(
-            swarm, servers, scenario.subject, scenario, recording.notes, proxies, CLIENTS if proxies else ()
+        swarm = (
+            Swarm(config, dsns, folder, ways=found)
+            if master is None
+            else Swarm(config, dsns, folder, ways=found, hosts=master.hosts, token=master.token)
         )
+        clients = client_names(config) if proxies else ()
+        ground = Ground(swarm, servers, scenario.subject, scenario, recording.notes, proxies, clients)
         open_connections = list(connections)
         releases = len(scenario.releases) if isinstance(scenario, Scenario) else 0
         rolls = Rolls(
@@ -444,18 +494,9 @@ def _run(
         )
         gauges = Gauges(catalogue_for(config.mutant))
         run = Run(
-            config,
-            servers,
-            folder,
-            display,
-            swarm,
-            recording,
-            open_connections,
-            ground,
-            list(planned),
-            rolls,
-            gauges,
-        )
+            config, servers, folder, display, swarm, recording, open_connections, ground, list(planned), rolls,
+            gauges, master,
+        )  # fmt: skip
         try:
             yield run
         finally:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from statistics import median
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from invariants.render import print_exercises, print_report, print_verdict
 from results.runs import Verdict
-from stress.effects import by_fault, recovered, told_orphans
+from stress.effects import Back, by_fault, recovered, told_orphans
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
 from stress.scenarios import SCENARIOS, Scenario
 
@@ -63,10 +64,16 @@ def print_summary(judged: Judged) -> None:
         console.print(faults_table(verdict))
         said = ", ".join(f"{count:,} {name}" for name, count in verdict.effects.items())
         console.print(f"under faults: {said or 'nothing to see'}", soft_wrap=True)
-        if not any(seen for seen, _ in recovered(verdict.faults).values()):
-            console.print("throughput back: not seen for any fault, each had another, or the end, in its way")
+        if not any(back.times_ms for back in recovered(verdict.faults).values()):
+            console.print(
+                "throughput back: not seen for any fault, each had another, or the end, in its way; a longer load has "
+                "time for faults by themselves",
+                soft_wrap=True,
+            )
         if (orphans := told_orphans(verdict.faults, verdict.recovery_bounds)) is not None:
             console.print(orphans, soft_wrap=True)
+    if verdict.hosts:
+        console.print(f"hosts: {'; '.join(map(_told_host, verdict.hosts))}", soft_wrap=True)
     print_exercises(console, judged.report.exercised)
     if at_rest := _at_rest(judged):
         console.print(f"at rest: {', '.join(at_rest)}", soft_wrap=True)
@@ -74,6 +81,18 @@ def print_summary(judged: Judged) -> None:
     print_verdict(console, verdict.verdict, verdict.reason)
     console.print(f"recorded in {judged.folder}", soft_wrap=True)
     console.print(f"again: {verdict.reproduce}", soft_wrap=True)
+
+
+def _told_host(host: Mapping[str, Any]) -> str:
+    """With what its clock was off by, and how sure that is."""
+    clock = host["clock"]
+    if clock is None:
+        said = "whose clock has no place in the run's time"
+    elif clock["error_ms"] == 0:
+        said = "by this machine's clock"
+    else:
+        said = f"clock put right by {clock['offset_ms']:,.3f} ms ± {clock['error_ms']:.3f} ms"
+    return f"{host['name']} ({host['hostname']}), {said}"
 
 
 def _at_rest(judged: Judged) -> list[str]:
@@ -90,14 +109,15 @@ def faults_table(verdict: Verdict) -> Table:
     table.add_column("fault")
     table.add_column("fired", justify="right")
     times = recovered(verdict.faults)
-    if any_seen := any(seen for seen, _ in times.values()):
+    if any_seen := any(back.times_ms for back in times.values()):
         table.add_column("throughput back", justify="right")
+        table.add_column("implied", justify="right")
     table.add_column("what it did")
     for name, (fired, did) in sorted(by_fault(verdict.faults).items()):
         table.add_row(
             name,
             f"{fired:,}",
-            *([_back(*times[name])] if any_seen else []),
+            *(_back(times[name]) if any_seen else ()),
             ", ".join(f"{count:,} {what}" for what, count in sorted(did.items())),
         )
     return table
@@ -123,12 +143,14 @@ def _waits_table(judged: Judged, kinds: list[str]) -> Table:
     return table
 
 
-def _back(times: Sequence[float], unseen: int) -> str:
-    """The median, and how many it is the median of."""
-    if not times:
-        return "not seen"
-    middle = median(times) / 1000
-    return f"{middle:.1f} s" + (f" ({len(times)} of {len(times) + unseen})" if unseen else "")
+def _back(back: Back) -> tuple[str, str]:
+    """The median and how many it is the median of, and what lease and sweeps imply for these."""
+    if not back.times_ms:
+        return "not seen", ""
+    seen = len(back.times_ms)
+    of = f" ({seen} of {seen + back.unseen})" if back.unseen else ""
+    implied = f"{median(back.bounds_ms) / 1000:.1f} s" if back.bounds_ms else ""
+    return f"{median(back.times_ms) / 1000:.1f} s{of}", implied
 
 
 def _latency_table(judged: Judged) -> Table:

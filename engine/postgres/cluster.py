@@ -21,11 +21,12 @@ from engine.postgres import profiles, records
 from engine.postgres.accounts import Account
 from engine.postgres.binaries import Installation
 from engine.postgres.deadline import until
-from engine.postgres.ports import PORT_TRIES, free_port
+from engine.postgres.ports import LOOPBACK, PORT_TRIES, free_port
 from engine.postgres.records import Lodging
 from engine.postgres.server import StopMode
 
 SUPERUSER = "postgres"
+ANYWHERE = "0.0.0.0"
 INITDB_TIMEOUT_S = 120
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
@@ -45,11 +46,16 @@ class Cluster:
         settings: Mapping[str, str],
         *,
         tcp: bool,
+        listen: str | None = None,
     ) -> None:
         self.installation = installation
         self.lodging = lodging
         self.account = account
         self.tcp = tcp
+        # Where it listens besides a unix socket.
+        self._addresses = tuple(
+            dict.fromkeys((*((LOOPBACK,) if tcp else ()), *((listen,) if listen else ())))
+        )
         self.password = secrets.token_urlsafe(24)
         self.port = 0
         self.log_path = lodging.folder / "server.log"
@@ -70,7 +76,7 @@ class Cluster:
     @property
     def tcp_params(self) -> dict[str, str] | None:
         """The same over TCP on the loopback interface; None when not asked for."""
-        return {**self.params, "host": "127.0.0.1"} if self.tcp else None
+        return {**self.params, "host": LOOPBACK} if self.tcp else None
 
     def initialise(self) -> None:
         """Run `initdb` and write the configuration. Raises `InfrastructureError` with initdb's own reason."""
@@ -106,7 +112,7 @@ class Cluster:
                 f"{lines[0].strip()}"
             )
         own = {
-            "listen_addresses": "127.0.0.1" if self.tcp else "",
+            "listen_addresses": ANYWHERE if ANYWHERE in self._addresses else ",".join(self._addresses),
             "unix_socket_directories": str(self.lodging.folder),
             "unix_socket_permissions": "0700",
             "logging_collector": "off",
@@ -114,6 +120,9 @@ class Cluster:
         }
         with (self.lodging.data_dir / "postgresql.conf").open("a", encoding="utf-8") as file:
             file.write(profiles.as_configuration({**self._settings, **own}))
+        if set(self._addresses) - {LOOPBACK}:
+            with (self.lodging.data_dir / "pg_hba.conf").open("a", encoding="utf-8") as file:
+                file.write("host all all all scram-sha-256\n")
 
     def start(self) -> None:
         """Start the postmaster and wait until it accepts connections.
@@ -126,7 +135,7 @@ class Cluster:
         said = ""
         tries = 1 if self.port else PORT_TRIES
         for attempt in range(tries):
-            port = self.port or free_port()
+            port = self.port or free_port(self._addresses or (LOOPBACK,))
             log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
             if self._ready(port):
                 self.port = port

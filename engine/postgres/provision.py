@@ -27,13 +27,15 @@ def provision(
     settings: Mapping[str, str] | None = None,
     *,
     tcp: bool = True,
+    listen: str | None = None,
     keep: bool = False,
 ) -> Iterator[Server]:
     """A running server with a fresh database of the harness on it; both are gone when the block is left.
 
     `profile` and `settings` (name to value, as in `postgresql.conf`) are for servers that the harness starts.
-    Those listen on a unix socket in a private folder and, with `tcp`, on 127.0.0.1 on a free port. `keep` is
-    for a user's server only: its database stays there until somebody drops it.
+    Those listen on a unix socket in a private folder and, with `tcp`, on 127.0.0.1 on a free port, and at the address
+    `listen` too, for other hosts; a password is asked for everywhere. `keep` is for a user's server only: its database
+    stays there until somebody drops it.
 
     While the block runs libpq's environment variables (`PGHOST`, `PGOPTIONS`, ...) are hidden from this
     process and its children; for a user's server they are taken into `Server.dsn` first.
@@ -57,7 +59,7 @@ def provision(
                 yield _inspected(container, "container", container.params, container.params, profile)
             return
         if source.kind == "major":
-            with _major(source, profile, wanted, tcp=tcp) as server:
+            with _major(source, profile, wanted, tcp=tcp, listen=listen) as server:
                 yield server
             return
         account = server_account()
@@ -66,12 +68,14 @@ def provision(
             installation = _system(source.major, account)
         else:
             installation = binaries.embedded(account)
-        with _started(installation, account, profile, wanted, tcp=tcp) as server:
+        with _started(installation, account, profile, wanted, tcp=tcp, listen=listen) as server:
             yield server
 
 
 @contextmanager
-def _major(source: Source, profile: Profile, wanted: Mapping[str, str], *, tcp: bool) -> Iterator[Server]:
+def _major(
+    source: Source, profile: Profile, wanted: Mapping[str, str], *, tcp: bool, listen: str | None
+) -> Iterator[Server]:
     """The first of: npm, the wheel (when it is that major), the system, a container. Says why each did not
     work."""
     major = source.major
@@ -91,7 +95,7 @@ def _major(source: Source, profile: Profile, wanted: Mapping[str, str], *, tcp: 
         except InfrastructureError as error:
             reasons.append(str(error))
     if installation is not None:
-        with _started(installation, account, profile, wanted, tcp=tcp) as server:
+        with _started(installation, account, profile, wanted, tcp=tcp, listen=listen) as server:
             yield server
         return
     with ExitStack() as stack:
@@ -121,13 +125,19 @@ def _system(major: int, account: Account) -> Installation:
 
 @contextmanager
 def _started(
-    installation: Installation, account: Account, profile: Profile, wanted: Mapping[str, str], *, tcp: bool
+    installation: Installation,
+    account: Account,
+    profile: Profile,
+    wanted: Mapping[str, str],
+    *,
+    tcp: bool,
+    listen: str | None,
 ) -> Iterator[Server]:
     records.reap()
     with ExitStack() as stack:
         with uninterrupted():
             lodging = records.new_lodging(account)
-            cluster = Cluster(installation, lodging, account, wanted, tcp=tcp)
+            cluster = Cluster(installation, lodging, account, wanted, tcp=tcp, listen=listen)
             stack.enter_context(removed_at_exit(cluster.remove))
         cluster.initialise()
         cluster.start()

@@ -15,8 +15,8 @@ Rules, with reasons:
 3. `index` counts the operations of one process. A completion carries the index of its invoke, because one
    process has many operations open at once. An event of kind `count` has no invoke.
 4. Time is CLOCK_MONOTONIC in nanoseconds: one clock for all processes of a machine, and one that nobody sets.
-   Histories of several machines are each right in themselves and only roughly so together: the `Clock` frame
-   pairs that clock with the wall clock at start, and names the machine as it was booted.
+   Histories of several machines are each right in themselves; `clocks` brings them to one time line. The `Clock`
+   frame pairs that clock with the wall clock at start, and names the machine as it was booted.
 5. msgpack, not JSON: integers of 64 bits stay integers, any text survives, and a frame takes about a
    microsecond.
 
@@ -40,6 +40,8 @@ import msgspec
 
 MAGIC: Final = b"PGRFHIST"
 VERSION: Final = 1
+# As the kernel numbers it.
+FIRST_TIME_NAMESPACE: Final = "time:[4026531834]"
 _HEADER = struct.Struct("!8sH")
 _LENGTH = struct.Struct("!I")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}\Z")
@@ -74,11 +76,16 @@ class Clock(msgspec.Struct, frozen=True, array_like=True):
 
 
 def machine_name() -> str:
-    """Names the boot of this machine, which its monotonic clock counts from."""
+    """Names the boot of this machine, which its monotonic clock counts from, and the namespace that sets it off."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return platform.node()
+    try:
+        namespace = Path("/proc/self/ns/time").readlink().name
+    except OSError:
+        return boot
+    return boot if namespace == FIRST_TIME_NAMESPACE else f"{boot} {namespace}"
 
 
 def history_path(folder: Path, process: str) -> Path:

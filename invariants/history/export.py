@@ -68,8 +68,8 @@ def latencies_ms(operations: Sequence[Operation]) -> dict[str, dict[str, float]]
     """Per operation that completed ok: count, p50, p90, p99 and max in milliseconds, to the nanosecond."""
     by_name: dict[str, list[int]] = {}
     for o in operations:
-        if o.type == "ok" and o.end_ns is not None and o.f not in MARKS:
-            by_name.setdefault(o.f, []).append(o.end_ns - o.start_ns)
+        if o.type == "ok" and (took_ns := o.took_ns) is not None and o.f not in MARKS:
+            by_name.setdefault(o.f, []).append(took_ns)
     answer: dict[str, dict[str, float]] = {}
     for name in sorted(by_name):
         answer[name] = quantiles(by_name[name])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
+from invariants.history.clocks import CLOCKS_FILE, Places, TimeLine, read_clocks
 from invariants.history.events import Clock, Event, HistoryError, read_events
+
+# All was recorded by one clock, or no more is known.
+HERE: Final = Places(None)
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -16,6 +20,9 @@ class Operation(msgspec.Struct, frozen=True):
 
     `type` is `info` and `end_ns` None where no completion was recorded. `wall_offset_ns` turns the process's
     clock into the wall clock of its machine: wall = monotonic + offset. `machine`: whose monotonic clock it is.
+
+    Of another host it begins at the earliest and ends at the latest moment that its clock leaves open
+    (`invariants/history/clocks.py`); `error_ns` is how far apart the two moments are that its start may have had.
     """
 
     process: str
@@ -28,11 +35,22 @@ class Operation(msgspec.Struct, frozen=True):
     end_ns: int | None
     wall_offset_ns: int = 0
     machine: str = ""
+    error_ns: int = 0
+
+    @property
+    def took_ns(self) -> int | None:
+        """How long it took, without what its clock leaves open; None for one that never completed."""
+        return None if self.end_ns is None else max(0, self.end_ns - self.start_ns - self.error_ns)
 
     @property
     def latency_ms(self) -> float | None:
-        """How long it took; None for one that never completed."""
-        return None if self.end_ns is None else (self.end_ns - self.start_ns) / 1e6
+        """The same in milliseconds."""
+        return None if self.took_ns is None else self.took_ns / 1e6
+
+    @property
+    def latest_start_ns(self) -> int:
+        """The last moment at which it may have begun."""
+        return self.start_ns + self.error_ns
 
     @property
     def begun_us(self) -> int:
@@ -45,25 +63,29 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 def merge_folder(folder: Path) -> list[Operation]:
-    """The operations of every `history-*.msgpack` of a run's folder."""
-    return merge(sorted(folder.glob("history-*.msgpack")))
+    """The operations of every `history-*.msgpack` of a run's folder, those of other hosts on its time line. Raises
+    HistoryError."""
+    try:
+        clocks = read_clocks(folder)
+    except msgspec.DecodeError as error:
+        raise HistoryError(f"{folder / CLOCKS_FILE} cannot be read: {error}") from None
+    return merge(sorted(folder.glob("history-*.msgpack")), Places(clocks))
 
 
-def merge(files: Iterable[Path]) -> list[Operation]:
+def merge(files: Iterable[Path], places: Places = HERE) -> list[Operation]:
     """The operations of all files, sorted by start. Raises HistoryError for a file that contradicts
     itself."""
     operations: list[Operation] = []
     for path in files:
         clock, events = read_events(path)
-        operations.extend(pair(events, clock))
+        operations.extend(pair(events, clock, places))
     operations.sort(key=lambda operation: (operation.start_ns, operation.process, operation.index))
     return operations
 
 
-def pair(events: Iterable[Event], clock: Clock | None = None) -> list[Operation]:
+def pair(events: Iterable[Event], clock: Clock | None = None, places: Places = HERE) -> list[Operation]:
     """One process's events as operations. Raises HistoryError for a completion without its invoke."""
-    offset = 0 if clock is None else clock.wall_ns - clock.monotonic_ns
-    machine = "" if clock is None else clock.machine
+    machine, offset, line = ("", 0, None) if clock is None else places.clock_of(clock)
     pending: dict[int, Event] = {}
     operations: list[Operation] = []
     for event in events:
@@ -111,7 +133,17 @@ def pair(events: Iterable[Event], clock: Clock | None = None) -> list[Operation]
         )
         for event in pending.values()
     )
-    return operations
+    return operations if line is None else [_moved(operation, line) for operation in operations]
+
+
+def _moved(o: Operation, line: TimeLine) -> Operation:
+    start_ns = line.earliest_ns(o.start_ns)
+    return msgspec.structs.replace(
+        o,
+        start_ns=start_ns,
+        end_ns=None if o.end_ns is None else line.latest_ns(o.end_ns),
+        error_ns=line.latest_ns(o.start_ns) - start_ns,
+    )
 
 
 def _brief(value: object, limit: int = 160) -> str:

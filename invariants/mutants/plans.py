@@ -212,6 +212,16 @@ PLAN_MUTANTS: Final = (
         caught_by=("plan-o-batch",),
         statements={"picker/flush_consume": (Patch("        OFFSET 0\n", ""),)},
     ),
+    Mutant(
+        name="lease-index-for-all-executing",
+        summary="the index of leases answers whoever asks for executing rows, and was made last: a claim's plan that is"
+        " kept from an empty queue looks for its keys there, and reads all that executes",
+        caught_by=("plan-o-batch",),
+        schema=(
+            "DROP INDEX gen_durable_lease",
+            "CREATE INDEX gen_durable_lease ON gen_durable (lease_expires_at, id) WHERE status = 'executing'",
+        ),
+    ),
     *(
         Mutant(
             name=f"index-missing-{index.replace('_', '-')}",
@@ -241,5 +251,11 @@ PLAN_MUTANTS: Final = (
 PLANS: Final = {mutant.name: mutant for mutant in PLAN_MUTANTS}
 # Those that only a plan shows which a session has kept from when there was next to nothing.
 KEPT_PLANS: Final = frozenset(
-    ("heartbeat-joins-claims", "flush-joins-outcomes", "recheck-joins-inboxes", "consume-joins-inboxes")
+    (
+        "heartbeat-joins-claims",
+        "flush-joins-outcomes",
+        "recheck-joins-inboxes",
+        "consume-joins-inboxes",
+        "lease-index-for-all-executing",
+    )
 )

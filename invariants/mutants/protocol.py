@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import psycopg
 
 import engine.node
@@ -156,7 +156,7 @@ class InlineOntoAnyKey(Scheduler):
         if not self._registry.goes_on_inline(step, commit.step):
             return commit
         rekeyed = commit.sets_key and commit.concurrency_key != row.concurrency_key
-        return replace(
+        return msgspec.structs.replace(
             commit,
             kind="continue",
             sets_key=rekeyed,
@@ -192,7 +192,7 @@ class AdmitsBeforeItContinues(Scheduler):
 
 def as_continued(row: Claimed, commit: Commit) -> Claimed:
     """The row as an admission sees it once a continuation onto a gate's key has committed."""
-    return replace(
+    return msgspec.structs.replace(
         row,
         concurrency_key=commit.concurrency_key,
         concurrency_shard=PROVISIONAL_SHARD,

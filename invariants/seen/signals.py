@@ -100,7 +100,7 @@ class SeenSignals(Seer):
         delivery = self._sent.get(signal)
         if delivery is None:
             if not any(
-                o.start_ns < step.start_ns and o.value["target"] in (None, row) for o in self._unknown
+                o.start_ns < step.latest_start_ns and o.value["target"] in (None, row) for o in self._unknown
             ):
                 self.add(f"a step of row {row} was handed signal {signal}, which nobody sent", step)
         elif delivery.result["target"] not in (None, row):
@@ -109,7 +109,7 @@ class SeenSignals(Seer):
                 delivery,
                 step,
             )
-        elif delivery.start_ns > step.start_ns:
+        elif delivery.start_ns > step.latest_start_ns:
             self.add(f"a step of row {row} was handed signal {signal} before it was sent", step, delivery)
 
     def _inbox(
@@ -159,7 +159,7 @@ class SeenSignals(Seer):
         elif (
             delivery.end_ns is not None
             and delivery.end_ns < taken.start_ns
-            and not any(o.start_ns < step.start_ns for o in may)
+            and not any(o.start_ns < step.latest_start_ns for o in may)
         ):
             self.add(
                 f"row {row} got signal {signal} before claim {step.value['claim']} began, no outcome had consumed it, "

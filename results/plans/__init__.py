@@ -12,6 +12,7 @@
     conditions  what that, stale statistics and another planner change
     verdict     the invariants of plans, by name
     campaign    all of one server's captures
+    abreast     several databases at a time
     reference   what a person calls a capture: a folder, a major, a revision
     comparing   two captures, node by node
     render      the same as text, Markdown and HTML

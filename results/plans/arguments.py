@@ -104,7 +104,8 @@ def _flush(s: Sample, kinds: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _commit(s: Sample) -> tuple[Any, ...]:
-    """Every execution with an event, a step, an emit, a spawn and a timer; the versions are those of the seed."""
+    """Every execution with an event, a step, an emit, a spawn and a timer, every other of which is disarmed; the
+    versions are those of the seed."""
     ids = s.executions()
     count = len(ids)
     number = list(s.many)
@@ -128,7 +129,7 @@ def _commit(s: Sample) -> tuple[Any, ...]:
         ["{}"] * count,
         number,
         ["root/wait"] * count,
-        [NOW_S] * count,
+        [None if n % 2 else NOW_S for n in number],
         10,
     )
 

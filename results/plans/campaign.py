@@ -3,7 +3,8 @@ anew that has not changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -35,25 +36,48 @@ def sizes(profile: Profile) -> list[Profile]:
     ]
 
 
-def captured(
-    server: Server, profile: Profile, out: Path, *, growth: bool, fresh: bool, repetitions: int, tick: Tick
-) -> Judged:
-    """Capture the engine's statements into a folder, with their growth."""
-    catalogue = Catalogue.load()
-    capture = capture_into(server, catalogue, profile, out, fresh=fresh, repetitions=repetitions, tick=tick)
-    points = [capture]
-    for size in sizes(profile) if growth else ():
-        place = out / "growth" / size.name
-        points.append(
-            capture_into(server, catalogue, size, place, fresh=fresh, repetitions=1, alone=True, tick=tick)
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One database to seed and capture: the part of a server's campaign that runs beside the others."""
+
+    server: Server
+    profile: Profile
+    out: Path
+    repetitions: int
+    alone: bool = False
+
+    def run(self, catalogue: Catalogue, *, fresh: bool, tick: Tick) -> Capture:
+        """Capture into the folder what is not yet there. Raises psycopg.Error."""
+        return capture_into(
+            self.server,
+            catalogue,
+            self.profile,
+            self.out,
+            fresh=fresh,
+            repetitions=self.repetitions,
+            alone=self.alone,
+            tick=tick,
         )
-    fits = growths(points) if growth else []
+
+
+def jobs(server: Server, profile: Profile, out: Path, *, growth: bool, repetitions: int) -> list[Job]:
+    """The profile, and with `growth` what its growth is fitted on."""
+    parts = sizes(profile) if growth else []
+    return [
+        Job(server, profile, out, repetitions),
+        *(Job(server, part, out / "growth" / part.name, 1, alone=True) for part in parts),
+    ]
+
+
+def judged(captures: Sequence[Capture], catalogue: Catalogue) -> Judged:
+    """What came of the jobs of one server, in their order. Pure."""
+    fits = growths(captures) if len(captures) > 1 else []
     slow = [
         f"{each.label} ({each.mode}): growth: {each.broken}"
         for each in fits
         if each.broken and each.label not in BY_DESIGN and each.label.partition("@")[0] not in BY_DESIGN
     ]
-    return Judged(capture, excess=slow, fits=len(fits), missing=arguments.missing(catalogue))
+    return Judged(captures[0], excess=slow, fits=len(fits), missing=arguments.missing(catalogue))
 
 
 def capture_into(
@@ -78,13 +102,12 @@ def capture_into(
             session.close()
         known = {} if fresh else _known(out, catalogue, cases, profile, version, settings)
         if len(known) == len(cases):
-            try:
-                there = folder.read(out)
+            there = _whole(out, profile, version, settings, [case.label for case in cases])
+            if there is not None:
                 for case in cases:
                     tick(case.label)
                 return there
-            except UsageError:
-                known = {}
+            known = {}
         wanted = [case for case in cases if case.label not in known]
         create(dsn)
         kept = None if alone else Kept(dsn, catalogue, wanted)
@@ -106,6 +129,19 @@ def capture_into(
         folder.write_statement(out, each)
     folder.write_environment(out, environment)
     return Capture(environment=environment, statements=statements)
+
+
+def _whole(
+    out: Path, profile: Profile, version: str, settings: Mapping[str, str], labels: Sequence[str]
+) -> Capture | None:
+    """The capture in that folder, where it is this one: an interrupted session may have left another one's."""
+    try:
+        there = folder.read(out)
+    except UsageError:
+        return None
+    environment = there.environment
+    same = (environment.profile, environment.version, environment.settings) == (profile, version, settings)
+    return there if same and environment.labels == list(labels) else None
 
 
 def _known(

@@ -16,6 +16,8 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
@@ -30,8 +32,10 @@ from results.plans.arguments import CASES, Case
 from results.plans.folder import MODES, Captured, Environment, Explained, Index, Inner, Mode, Table
 from results.plans.profiles import Profile
 from results.plans.sample import Sample
-from results.plans.tree import CHANGES, Node, Plan, anonymous, parse, shape, walk
+from results.plans.tree import CHANGES, Node, NoPlan, Plan, anonymous, blanked, parse, shape, walk
 
+# What decides what a statement is asked with, and what is kept of the answer.
+ASKED_BY: Final = ("arguments.py", "sample.py", "capture.py", "kept.py", "tree.py")
 STATEMENT_TIMEOUT_MS: Final = 120_000
 # Inner statements of one call that are read: a runaway loop must not fill the memory.
 MAX_NOTICES: Final = 20_000
@@ -53,14 +57,21 @@ SESSION: Final = {
     "client_min_messages": "warning",
 }
 
+# Of whatever schema; EXPLAIN names tables without it, and so do these.
 _TABLES: Final = """
-SELECT c.relname, c.relpages FROM pg_class AS c
-WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' ORDER BY 1
+SELECT n.nspname, c.relname, c.relpages FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND c.relkind IN ('r', 'm') ORDER BY 2, 1
 """
 _INDEXES: Final = """
 SELECT c.relname, t.relname, coalesce(pg_get_expr(i.indpred, i.indrelid), '')
 FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_class AS t ON t.oid = i.indrelid
-WHERE c.relnamespace = 'public'::regnamespace ORDER BY 1
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' ORDER BY 1
+"""
+_CHANGED: Final = """
+SELECT n.nspname, c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND c.relkind IN ('r', 'p')
+AND c.relname = ANY (%s) ORDER BY 2, 1
 """
 _SETTINGS: Final = """
 SELECT name, current_setting(name) FROM pg_settings
@@ -68,8 +79,9 @@ WHERE (category LIKE 'Query Tuning%' OR name IN ('work_mem', 'shared_buffers', '
 AND name <> 'plan_cache_mode' ORDER BY 1
 """
 _FUNCTIONS: Final = """
-SELECT p.proname FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
-WHERE p.pronamespace = 'public'::regnamespace AND l.lanname = 'plpgsql'
+SELECT DISTINCT p.proname FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
+JOIN pg_namespace AS n ON n.oid = p.pronamespace
+WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND l.lanname = 'plpgsql' ORDER BY 1
 """
 
 Tick = Callable[[str], None]
@@ -119,8 +131,13 @@ def key_of(
     """A hash of all that a statement's plans depend on: while it stays, there is nothing to capture anew."""
     schema = [migration.text for area in AREAS for migration in load_migrations(area)]
     seeds = [profiles.seed_text(name) for name in profiles.SEEDS]
-    parts = [statement.text, label, repr(profile), version, sorted(settings.items()), schema, seeds]
+    parts = [statement.text, label, repr(profile), version, sorted(settings.items()), schema, seeds, _asked()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+@cache
+def _asked() -> list[str]:
+    return [(files("results.plans") / name).read_text("utf-8") for name in ASKED_BY]
 
 
 class Session:
@@ -162,7 +179,7 @@ class Session:
                 mode: self._explained(statement, arguments, mode, inner=functions == "auto_explain")
                 for mode in MODES
             }
-        except psycopg.Error as error:
+        except (psycopg.Error, NoPlan) as error:
             if self.connection.closed:
                 raise
             self.connection.execute("ROLLBACK")
@@ -176,8 +193,10 @@ class Session:
 
     def estimated(self, statement: Statement, arguments: Sequence[Any], mode: Mode) -> Node:
         """The plan alone, without running it."""
+        given = [text for text in statement.encode(tuple(arguments)) if text is not None]
         with self._prepared(statement, mode) as execute:
-            return self.plan(execute(arguments), "EXPLAIN (FORMAT JSON)").root
+            root = self.plan(execute(arguments), "EXPLAIN (FORMAT JSON)").root
+        return blanked(root, given) if mode == "custom" else root
 
     def environment(
         self, *, source: str, profile: Profile, labels: Iterable[str], note: str = ""
@@ -191,7 +210,10 @@ class Session:
             settings=self.settings(),
             profile=profile,
             repetitions=self.repetitions,
-            tables={name: Table(self._count(name), pages) for name, pages in fetch(_TABLES).fetchall()},
+            tables={
+                name: Table(self._count(schema, name), pages)
+                for schema, name, pages in fetch(_TABLES).fetchall()
+            },
             indexes={name: Index(table, predicate) for name, table, predicate in fetch(_INDEXES).fetchall()},
             labels=list(labels),
             note=note,
@@ -205,10 +227,10 @@ class Session:
         """What the planner reads."""
         return dict(self.connection.execute(_SETTINGS).fetchall())
 
-    def _count(self, table: str) -> int:
+    def _count(self, schema: str, table: str) -> int:
         # Not the statistics': a rolled-back insert is counted there.
         row = self.connection.execute(
-            sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))
+            sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(schema, table))
         ).fetchone()
         return 0 if row is None else int(row[0])
 
@@ -227,9 +249,9 @@ class Session:
         if "*" in self._dirty:
             self.connection.execute("VACUUM (INDEX_CLEANUP TRUE, TRUNCATE FALSE)")
         else:
-            for table in sorted(self._dirty):
+            for name in self.connection.execute(_CHANGED, [sorted(self._dirty)]).fetchall():
                 self.connection.execute(
-                    sql.SQL("VACUUM (INDEX_CLEANUP TRUE, TRUNCATE FALSE) {}").format(sql.Identifier(table))
+                    sql.SQL("VACUUM (INDEX_CLEANUP TRUE, TRUNCATE FALSE) {}").format(sql.Identifier(*name))
                 )
         self._dirty = set()
 
@@ -240,14 +262,16 @@ class Session:
             line = execute(arguments)
             self.plan(line)
             runs = sorted((self.plan(line).root for _ in range(self.repetitions)), key=lambda n: n.buffers)
-            return Explained(plan=runs[len(runs) // 2], inner=self._inner(line) if inner else ())
+            given = [text for text in statement.encode(tuple(arguments)) if text is not None]
+            plan = blanked(runs[len(runs) // 2], given) if mode == "custom" else runs[len(runs) // 2]
+            return Explained(plan=plan, inner=self._inner(line) if inner else ())
 
     def plan(self, line: sql.Composable, explain: str = EXPLAIN) -> Plan:
         """What EXPLAIN says of an EXECUTE, in a transaction that is rolled back."""
         with self.connection.transaction(force_rollback=True):
             row = self.connection.execute(sql.SQL("{} {}").format(sql.SQL(explain), line)).fetchone()
         assert row is not None
-        return parse(row[0][0])
+        return parse(row[0])
 
     def _inner(self, line: sql.Composable) -> tuple[Inner, ...]:
         """The statements inside the functions, by text, in the order in which they first ran."""
@@ -279,7 +303,8 @@ class _Prepared:
         session, statement = self._session, self._statement
         session.connection.execute("DISCARD PLANS")
         session.set("plan_cache_mode", f"force_{self._mode}_plan")
-        session.connection.execute(preparation("captured", statement).encode())
+        # In binary: that way the server takes one statement and no more.
+        session.connection.execute(preparation("captured", statement).encode(), binary=True)
         return self._execute
 
     def __exit__(self, *_: object) -> None:
@@ -314,9 +339,10 @@ def gathered(notices: Iterable[str]) -> tuple[Inner, ...]:
         if not head.startswith("duration:"):
             continue
         told = json.loads(body)
-        text = " ".join(told["Query Text"].split())
+        # Before 14, PL/pgSQL makes a query of each expression.
+        text = " ".join(told["Query Text"].split()).removeprefix("SELECT ")
         if not text.upper().startswith(("EXECUTE CAPTURED", "PREPARE CAPTURED", "EXPLAIN")):
-            found.setdefault(text, []).append(anonymous(parse(told).root))
+            found.setdefault(text, []).append(anonymous(parse([told]).root))
     return tuple(
         Inner(text=text, calls=len(plans), plan=max(plans, key=lambda plan: plan.buffers))
         for text, plans in found.items()
@@ -355,19 +381,28 @@ def with_ties(
     captured: Mapping[str, Captured],
     cases: Sequence[Case] = CASES,
 ) -> dict[str, Captured]:
+    """What was captured of the catalogue, `tied`."""
+    there = sample.read(session.connection, profile.rows, profile.batch)
+    return tied(
+        session, captured, {case.label: (catalogue[case.statement], case.make(there)) for case in cases}
+    )
+
+
+def tied(
+    session: Session, captured: Mapping[str, Captured], asked: Mapping[str, tuple[Statement, Sequence[Any]]]
+) -> dict[str, Captured]:
     """What was captured, with the plans that a second ANALYZE brings where they are others (a tie of costs)."""
     session.connection.execute("ANALYZE")
-    there = sample.read(session.connection, profile.rows, profile.batch)
     answer = dict(captured)
-    for case in cases:
-        was = captured[case.label]
+    for label, (statement, arguments) in asked.items():
+        was = captured[label]
         plans = dict(was.plans)
         for mode in MODES:
             if mode not in was.plans:
                 continue
             explained = was.plans[mode]
-            again = session.estimated(catalogue[case.statement], case.make(there), mode)
+            again = session.estimated(statement, arguments, mode)
             if shape(again) != shape(explained.plan):
                 plans[mode] = Explained(plan=explained.plan, inner=explained.inner, alternate=again)
-        answer[case.label] = msgspec.structs.replace(was, plans=plans)
+        answer[label] = msgspec.structs.replace(was, plans=plans)
     return answer

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,20 +20,25 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from engine.ci import Files, ci_options
 from engine.errors import InfrastructureError, UsageError
 from engine.front_door import NEW_FILE, FrontDoor
-from engine.postgres import Stopped, provision, signals_stop
+from engine.postgres import Server, Stopped, provision, signals_stop
 from engine.postgres.availability import survey
+from engine.statements import Catalogue
 from results.plans import campaign, foreign, render
+from results.plans.abreast import Abreast
 from results.plans.arguments import CASES
 from results.plans.campaign import Tick
 from results.plans.comparing import compare as compare_captures
 from results.plans.comparing import read_explanations
-from results.plans.conditions import CONDITIONS, WATCHED, captured_under
+from results.plans.conditions import CONDITIONS, captured_under, expected
+from results.plans.foreign import Own
 from results.plans.hazards import hazards
-from results.plans.profiles import PROFILES
+from results.plans.profiles import PROFILES, Profile
 from results.plans.reference import baselines, named, nearest
 from results.plans.verdict import Judged, Verdict, judge, with_conditions
 from results.report import look
 from results.runs import write_json
+
+OWN_BATCH = 1_000
 
 
 @click.group(cls=FrontDoor)
@@ -85,6 +91,11 @@ def plans() -> None:
     help="SQL that fills them; without it they are empty.",
 )
 @click.option(
+    "--batch",
+    type=click.IntRange(1, 1_000_000),
+    help="Rows that one of your statements is asked for. Default: 1000.",
+)
+@click.option(
     "--under",
     default="",
     metavar="LIST",
@@ -103,6 +114,7 @@ def capture_command(
     own_sql: Path | None,
     own_schema: Path | None,
     own_seed: Path | None,
+    batch: int | None,
     under: str,
     as_json: bool,
     quiet: bool,
@@ -112,7 +124,7 @@ def capture_command(
 
     One folder a server: OUT/<major>, OUT/verdict.json, and all of it for people, OUT/report.html. A statement that has
     not changed is not captured again. With --sql, --schema and --seed the statements are yours: `DIR/*.sql`, with
-    arguments as a JSON array in `NAME.json` beside each.
+    arguments as a JSON array in `NAME.json` beside each; and OUT is results/runs/plans-own.
 
     \b
         nox -s plans -- --pg 18
@@ -124,48 +136,42 @@ def capture_command(
     """
     if bool(own_sql) != bool(own_schema) or (own_seed and not own_sql):
         raise UsageError("--sql and --schema go together, and --seed with them")
+    if batch and not own_sql:
+        raise UsageError("--batch is for your own statements, with --sql: a profile has its own")
     conditions = CONDITIONS if under == "all" else tuple(filter(None, under.split(",")))
     if strangers := sorted(set(conditions) - set(CONDITIONS)):
         raise UsageError(f"--under {', '.join(strangers)}: give all, or some of {', '.join(CONDITIONS)}")
     if conditions and own_sql:
         raise UsageError("--under is for the engine's statements: leave out --sql")
-    out = out or Path("results/runs/plans")
+    own = Own(own_sql, own_schema, own_seed, batch or OWN_BATCH) if own_sql and own_schema else None
+    if own:
+        foreign.statements(own.sql)
+    out = out or Path("results/runs/plans-own" if own else "results/runs/plans")
     specs = pgs or tuple(str(each.major) for each in survey() if each.state == "ready")
-    profile = PROFILES[name]
-    captures: list[Judged] = []
     try:
-        with signals_stop():
-            for spec in specs:
-                with provision(
-                    spec, settings=None if spec.startswith(("dsn:", "postgres")) else {"autovacuum": "off"}
-                ) as server:
-                    place = out if len(specs) == 1 and pgs and out.name.isdigit() else out / str(server.major)
-                    if own_sql and own_schema:
-                        captures.append(
-                            Judged(
-                                foreign.capture(
-                                    server.dsn, server.source, place, own_sql, own_schema, own_seed
-                                )
-                            )
-                        )
-                        continue
-                    total = len(CASES) * (1 + (len(campaign.sizes(profile)) if growth else 0))
-                    total += len(WATCHED) * (len(conditions) + bool(conditions))
-                    with _progress(f"Postgres {server.version_text}", total, quiet=quiet) as tick:
-                        judged = campaign.captured(
-                            server,
-                            profile,
-                            place,
-                            growth=growth,
-                            fresh=fresh,
-                            repetitions=repetitions,
-                            tick=tick,
-                        )
-                        if conditions:
-                            judged = with_conditions(
-                                judged, captured_under(server, profile, place, conditions, tick=tick)
-                            )
-                        captures.append(judged)
+        # The servers are stopped before the threads are waited for, which ends what these wait for.
+        with signals_stop(), Abreast() as abreast, ExitStack() as stack:
+            servers = _servers(stack, specs)
+            places = {
+                server.major: out
+                if len(specs) == 1 and pgs and out.name.isdigit()
+                else out / str(server.major)
+                for server in servers
+            }
+            if own:
+                captures = _foreign(abreast, servers, places, own)
+            else:
+                captures = _captured(
+                    abreast,
+                    servers,
+                    places,
+                    PROFILES[name],
+                    conditions,
+                    growth=growth,
+                    fresh=fresh,
+                    repetitions=repetitions,
+                    quiet=quiet,
+                )
     except psycopg.OperationalError as error:
         raise InfrastructureError(f"the server failed: {str(error).strip().splitlines()[0]}") from error
     except (Stopped, KeyboardInterrupt):
@@ -222,6 +228,80 @@ def compare_command(
     sys.exit(comparison.exit_code)
 
 
+def _servers(stack: ExitStack, specs: Sequence[str]) -> list[Server]:
+    """All servers, running for as long as the stack is open. Raises UsageError for two of one major version."""
+    servers: dict[int, tuple[str, Server]] = {}
+    for spec in specs:
+        settings = None if spec.startswith(("dsn:", "postgres")) else {"autovacuum": "off"}
+        server = stack.enter_context(provision(spec, settings=settings))
+        if server.major in servers:
+            raise UsageError(
+                f"--pg {servers[server.major][0]} and --pg {spec} are both Postgres {server.major}, and a folder holds"
+                " one: give one of them, or another --out for each"
+            )
+        servers[server.major] = spec, server
+    return [server for _, server in servers.values()]
+
+
+def _captured(
+    abreast: Abreast,
+    servers: Sequence[Server],
+    places: Mapping[int, Path],
+    profile: Profile,
+    conditions: Sequence[str],
+    *,
+    growth: bool,
+    fresh: bool,
+    repetitions: int,
+    quiet: bool,
+) -> list[Judged]:
+    catalogue = Catalogue.load()
+    jobs = {
+        server.major: campaign.jobs(
+            server, profile, places[server.major], growth=growth, repetitions=repetitions
+        )
+        for server in servers
+    }
+    total = len(CASES) * (1 + (len(campaign.sizes(profile)) if growth else 0)) + expected(conditions)
+    with _progress([f"Postgres {server.version_text}" for server in servers], total, quiet=quiet) as ticks:
+
+        def tick(server: Server) -> Tick:
+            told = ticks[servers.index(server)]
+
+            def checked(label: str) -> None:
+                abreast.check()
+                told(label)
+
+            return checked
+
+        captured = abreast.all(
+            [
+                partial(job.run, catalogue, fresh=fresh, tick=tick(job.server))
+                for each in jobs.values()
+                for job in each
+            ]
+        )
+        under = abreast.all(
+            [
+                partial(captured_under, server, profile, places[server.major], conditions, tick=tick(server))
+                for server in servers
+                if conditions
+            ]
+        )
+    each = iter(captured)
+    judged = [campaign.judged([next(each) for _ in jobs[server.major]], catalogue) for server in servers]
+    return [with_conditions(one, what) for one, what in zip(judged, under, strict=True)] if under else judged
+
+
+def _foreign(
+    abreast: Abreast, servers: Sequence[Server], places: Mapping[int, Path], own: Own
+) -> list[Judged]:
+    works = [
+        partial(foreign.capture, server.dsn, server.source, places[server.major], own) for server in servers
+    ]
+    return [Judged(capture) for capture in abreast.all(works)]
+
+
 def _beside(captures: Sequence[Judged], *, own: bool) -> list[Judged]:
     """Each capture with what it is held against for `plan-stable`: the next lower version of this session; of a single
     one, the nearest committed baseline."""
@@ -275,14 +355,19 @@ def _tell_hazards(captures: Sequence[Judged]) -> None:
 
 
 @contextmanager
-def _progress(title: str, total: int, *, quiet: bool) -> Iterator[Tick]:
+def _progress(titles: Sequence[str], total: int, *, quiet: bool) -> Iterator[list[Tick]]:
+    """A bar for each title, and what moves it; may be moved by any thread."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        if not quiet:
+        for title in titles if not quiet else ():
             click.echo(f"{title}: {total} captures", err=True)
-        yield lambda _: None
+        yield [lambda _: None for _ in titles]
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda label: progress.update(task, advance=1, description=f"{title} {label}")
+
+        def bar(title: str) -> Tick:
+            task = progress.add_task(title, total=total)
+            return lambda label: progress.update(task, advance=1, description=f"{title} {label}")
+
+        yield [bar(title) for title in titles]

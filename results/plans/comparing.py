@@ -23,7 +23,8 @@ entry of `explanations.toml` beside the baselines:
     match = "Memoize"                # optional: a text that the difference must hold
     reason = "Memoize came with 14"
 
-Settings that differ are said first. Costs and times are in no capture.
+Settings of the planner that somebody made differ explain shapes and work of their own; a default that another version
+has does not. Settings that differ are said first. Costs and times are in no capture.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ import msgspec
 from engine.errors import UsageError
 from results.plans.folder import Capture, Captured, Explained
 from results.plans.hazards import hazards_of
-from results.plans.tree import Node, canonical, shape
+from results.plans.tree import Node, canonical, shape, walk
 
 Severity = Literal["equal", "tie", "better", "estimate", "shape", "work", "hazard", "error"]
 LADDER: Final[tuple[Severity, ...]] = get_args(Severity)
@@ -53,8 +54,12 @@ LEAST_BUFFERS: Final = 200
 LEAST_ROWS: Final = 60
 LEAST_WAL: Final = 16_384
 ESTIMATE: Final = 100.0
+# The version of Postgres that shows fractions of rows.
+FRACTIONS_SINCE: Final = 18
 # Settings that say where a server is, not how it plans.
 HARMLESS: Final = frozenset(("shared_buffers", "effective_io_concurrency", "maintenance_io_concurrency"))
+# Settings whose defaults are a version's: name, and the defaults that there have been.
+DEFAULTS: Final[Mapping[str, frozenset[str]]] = {"hash_mem_multiplier": frozenset(("1", "2"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,8 @@ def compare(a: Capture, b: Capture, explanations: Sequence[Explanation] = ()) ->
         if one.settings[name] != two.settings[name]
     )
     majors = (one.major, two.major)
+    made = [f"{name} {was} → {now}" for name, was, now in settings if not _default(name, was, now, majors)]
+    forced = f"other settings: {', '.join(made)}" if made else ""
     differences = []
     rows: dict[tuple[str, str], tuple[Row, ...]] = {}
     for label in list(a.statements) + [label for label in b.statements if label not in a.statements]:
@@ -173,6 +180,8 @@ def compare(a: Capture, b: Capture, explanations: Sequence[Explanation] = ()) ->
                 if difference.counts
                 else []
             )
+            if difference.counts and forced and difference.severity in ("shape", "work"):
+                reasons.append(forced)
             differences.append(
                 Difference(
                     difference.label, difference.mode, difference.severity, difference.path, difference.message,
@@ -196,6 +205,10 @@ def compare(a: Capture, b: Capture, explanations: Sequence[Explanation] = ()) ->
     )
 
 
+def _default(name: str, was: str, now: str, majors: tuple[int, int]) -> bool:
+    return majors[0] != majors[1] and {was, now} <= DEFAULTS.get(name, frozenset())
+
+
 def _statement(
     label: str, left: Captured | None, right: Captured | None, a: Capture, b: Capture
 ) -> Iterator[Difference]:
@@ -207,11 +220,13 @@ def _statement(
             told = "; ".join(f"{side}: {each.error or 'fine'}" for side, each in (("A", left), ("B", right)))
             yield Difference(label, "both", "error", "", told)
         return
+    # Before 18 the rows of a loop are whole: a probe that finds one row in three found none.
+    whole = min(a.environment.major, b.environment.major) < FRACTIONS_SINCE
     for mode in (mode for mode in left.plans if mode in right.plans):
         # Of empty tables every version has its own idea; what a kept plan may do is for its shape to say.
         if mode == "kept" and a.environment.major != b.environment.major:
             continue
-        yield from _plans(label, mode, left.plans[mode], right.plans[mode])
+        yield from _plans(label, mode, left.plans[mode], right.plans[mode], whole=whole)
     had = {(hazard.kind, hazard.node) for hazard in hazards_of(left, a.environment.indexes)}
     # An estimate or a tie is told as such; the hazards are what may go wrong.
     for hazard in hazards_of(right, b.environment.indexes):
@@ -219,7 +234,7 @@ def _statement(
             yield Difference(label, "both", "hazard", hazard.node, f"{hazard.kind}: {hazard.message}")
 
 
-def _plans(label: str, mode: str, left: Explained, right: Explained) -> Iterator[Difference]:
+def _plans(label: str, mode: str, left: Explained, right: Explained, *, whole: bool) -> Iterator[Difference]:
     a, b = left.plan, right.plan
     if shape(a) != shape(b):
         seen = {shape(each) for each in (left.alternate, right.alternate) if each is not None}
@@ -232,24 +247,26 @@ def _plans(label: str, mode: str, left: Explained, right: Explained) -> Iterator
                 yield Difference(label, mode, "shape", path, message)
     else:
         yield from _estimates(label, mode, a, b, a.label)
-    yield from _work(label, mode, "", a, b)
-    others = {inner.text: inner for inner in right.inner}
-    for inner in left.inner:
-        other = others.get(inner.text)
-        if other is None:
+    yield from _work(label, mode, "", a, b, whole=whole)
+    ours = {inner.text: inner.plan for inner in left.inner}
+    theirs = {inner.text: inner.plan for inner in right.inner}
+    # Where one side could not look inside, there is nothing to hold the other against.
+    for text in [*ours, *(text for text in theirs if text not in ours)] if ours and theirs else ():
+        where = f"inside: {text[:60]}"
+        if text not in ours or text not in theirs:
+            yield Difference(label, mode, "shape", where, f"run only in {'A' if text in ours else 'B'}")
             continue
-        where = f"inside: {inner.text[:60]}"
-        if shape(inner.plan) != shape(other.plan):
-            for path, message in _changes(inner.plan, other.plan, inner.plan.label):
+        if shape(ours[text]) != shape(theirs[text]):
+            for path, message in _changes(ours[text], theirs[text], ours[text].label):
                 yield Difference(label, mode, "shape", f"{where}: {path}", message)
-        yield from _work(label, mode, where, inner.plan, other.plan)
+        yield from _work(label, mode, where, ours[text], theirs[text], whole=whole)
 
 
-def _work(label: str, mode: str, where: str, a: Node, b: Node) -> Iterator[Difference]:
+def _work(label: str, mode: str, where: str, a: Node, b: Node, *, whole: bool) -> Iterator[Difference]:
     figures = (
         ("buffers", a.buffers, b.buffers, LEAST_BUFFERS),
         ("WAL bytes", a.wal_bytes, b.wal_bytes, LEAST_WAL),
-        ("rows handled", _handled(a), _handled(b), LEAST_ROWS),
+        ("rows handled", _handled(a, whole=whole), _handled(b, whole=whole), LEAST_ROWS),
     )
     for what, was, now, least in figures:
         ratio = f"{was:,.0f} → {now:,.0f} {what}"
@@ -259,8 +276,16 @@ def _work(label: str, mode: str, where: str, a: Node, b: Node) -> Iterator[Diffe
             yield Difference(label, mode, "better", where, ratio)
 
 
-def _handled(root: Node) -> float:
-    return max(root.handled, *(_handled(child) for child in root.children)) if root.children else root.handled
+def _handled(root: Node, *, whole: bool) -> float:
+    # What gathers rows of its parts has looked at none: before 14, a change of a partitioned table has it not.
+    return max(
+        (
+            (round(node.rows) if whole else node.rows) * node.loops + node.removed
+            for node in walk(root)
+            if node.kind not in ("Append", "Merge Append")
+        ),
+        default=0.0,
+    )
 
 
 def _estimates(label: str, mode: str, a: Node, b: Node, path: str) -> Iterator[Difference]:
@@ -275,6 +300,8 @@ def _estimates(label: str, mode: str, a: Node, b: Node, path: str) -> Iterator[D
 
 def _changes(a: Node, b: Node, path: str) -> Iterator[tuple[str, str]]:
     """What differs between two trees, from the top: at most one sentence a node."""
+    if shape(a) == shape(b):
+        return
     if _wraps(b, a):
         yield path, f"new: {b.title()}"
         yield from _changes(a, b.children[0], f"{path} / {b.children[0].label}")

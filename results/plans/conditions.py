@@ -1,10 +1,14 @@
-"""Plans under conditions that are not those of a quiet capture: what a statement does while a swarm runs, with an old
-snapshot held, with stale statistics, with another planner. Told and recorded beside the quiet capture, not judged but
-for one thing: whatever the plan, a claim brings no more rows than it was asked for.
+"""Plans under conditions that are not those of a quiet capture: on other data, while a swarm runs, with an old snapshot
+held, with stale statistics, with another planner. Told and recorded beside the quiet capture, not judged but for one
+thing: whatever the plan, a claim brings no more rows than it was asked for.
 
     swarm              sessions claim, commit and insert meanwhile
     old-snapshot       one snapshot is held while they did, so nothing that they left could be cleaned
     stale-statistics   the tables were analysed when a tenth of the rows was there, and next to nothing was at work
+    hot-key            the head of the backlog, a third of it, is of one key, which is held
+    far-future         as much stands at an urgent priority and is not yet due
+    saturated-gate     as much stands at the head for one gate, of which every slot is taken
+    many-executing     ten times as many rows execute
     free-planner       sequential and bitmap scans are allowed, as in a session that is not the engine's
     no-nestloop, no-index-scan, little-memory     the planner is forced
 
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +35,7 @@ from results.plans.comparing import Difference, compare
 from results.plans.folder import Capture, Captured
 from results.plans.hazards import HOT
 from results.plans.load import Load
-from results.plans.profiles import Profile
+from results.plans.profiles import TROUBLES, Profile, add_trouble
 from results.runs import write_json
 
 FORCED: Final[Mapping[str, Mapping[str, str]]] = {
@@ -40,7 +44,10 @@ FORCED: Final[Mapping[str, Mapping[str, str]]] = {
     "no-index-scan": {"enable_indexscan": "off", "enable_indexonlyscan": "off"},
     "little-memory": {"work_mem": "64kB"},
 }
-CONDITIONS: Final = ("swarm", "old-snapshot", "stale-statistics", *FORCED)
+BUSY: Final = "many-executing"
+CONDITIONS: Final = ("swarm", "old-snapshot", "stale-statistics", *TROUBLES, BUSY, *FORCED)
+# By how many times there are more of them.
+BUSIER: Final = 10
 # What runs for every batch, and the sweeps.
 WATCHED: Final = tuple(
     case
@@ -64,6 +71,11 @@ class Under:
     note: str
     differences: tuple[Difference, ...]
     overclaims: tuple[str, ...]
+
+
+def expected(conditions: Sequence[str], cases: Sequence[Case] = WATCHED) -> int:
+    """How often `captured_under` ticks."""
+    return len(cases) * (len(conditions) + 1) if conditions else 0
 
 
 def captured_under(
@@ -106,6 +118,11 @@ def captured_under(
             )
     if "stale-statistics" in conditions:
         captures["stale-statistics"] = _stale(server, profile, cases, tick)
+    for name in TROUBLES:
+        if name in conditions:
+            captures[name] = _troubled(server, profile, cases, tick, name)
+    if BUSY in conditions:
+        captures[BUSY] = _busy(server, profile, cases, tick)
     answer = []
     for name in CONDITIONS:
         if name in captures:
@@ -176,6 +193,28 @@ def _stale(server: Server, profile: Profile, cases: Sequence[Case], tick: Callab
         )
 
 
+def _troubled(
+    server: Server, profile: Profile, cases: Sequence[Case], tick: Callable[[str], None], name: str
+) -> Capture:
+    backlog = profile.runnable // 3
+    with fresh_database(server) as dsn:
+        create(dsn)
+        fill(dsn, profile, analysed=False)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            add_trouble(connection, name, backlog)
+            connection.execute("VACUUM (ANALYZE)")
+        note = f"{backlog:,} jobs more"
+        return _Once(server, dsn, profile, cases, tick).capture(name, note=note)
+
+
+def _busy(server: Server, profile: Profile, cases: Sequence[Case], tick: Callable[[str], None]) -> Capture:
+    busy = msgspec.structs.replace(profile, name=BUSY, executing=profile.executing * BUSIER)
+    with fresh_database(server) as dsn:
+        prepare(dsn, busy)
+        note = f"{busy.executing:,} rows execute, in place of {profile.executing:,}"
+        return _Once(server, dsn, profile, cases, tick).capture(BUSY, note=note)
+
+
 @contextmanager
 def _old_snapshot(dsn: str) -> Iterator[None]:
     with psycopg.connect(dsn) as connection:
@@ -185,7 +224,10 @@ def _old_snapshot(dsn: str) -> Iterator[None]:
 
 
 def _under(name: str, quiet: Capture, capture: Capture) -> Under:
-    differences = tuple(each for each in compare(quiet, capture).differences if each.severity != "tie")
+    # That other settings are the reason goes without saying.
+    differences = tuple(
+        replace(each, reason="") for each in compare(quiet, capture).differences if each.severity != "tie"
+    )
     return Under(name, capture.environment.note, differences, overclaims(capture))
 
 

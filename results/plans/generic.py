@@ -52,7 +52,7 @@ def generic(dsn: str, catalogue: Catalogue) -> Generic:
                 continue
             connection.execute("DEALLOCATE asked")
             if row is not None:
-                plans[name] = parse(row[0][0]).root
+                plans[name] = parse(row[0]).root
     return Generic(version=version, plans=plans)
 
 

@@ -3,10 +3,14 @@
 The exponent of growth is the slope of log(work) over log(size), by least squares. Work is what the widest node handles,
 and shared buffers. Against the table it may be `TABLE` at most, against the batch `BATCH`; times are not looked at.
 
-Buffers are judged by what one more page can mean: a B-tree of ten times as many rows is up to one level deeper,
-which is
-a page for each descent and no growth of the statement. So for each factor of ten, `DESCENTS` pages a row are taken off
-the growth of buffers: a row is found, and found again, and put into a few indexes.
+Buffers are judged by what a larger table may add to a plan that stays what it is, which is no growth of the statement:
+
+- a B-tree of ten times as many rows is up to one level deeper. So for each factor of ten, a page for each descent is
+  taken off: for each loop of an index scan, for each value of an array that it is asked for, for each entry of an index
+  that a row is put into, and for the look at an arbiter. Half of the buffers is the most, for a descent has two pages
+  at least; and it is what is taken off where functions hide their plans.
+- rows that lay on one page come to lie on several. So a page is taken off for each row that an index scan fetches, and
+  `SHARED` where it is asked for an array, whose values share their descents since 17.
 
 A plan that reads a small table whole is not judged: the planner takes what is cheaper there, and
 another plan where the table is large.
@@ -14,9 +18,10 @@ another plan where the table is large.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log, log10
+from math import inf, log, log10
 from typing import Final
 
 from results.plans.folder import Capture, Captured
@@ -32,7 +37,9 @@ BY_DESIGN: Final[Mapping[str, str]] = {
     "limiter/reconcile": "counts the executing rows, of which there are more in a larger table",
     "maintenance/reclaim": "looks at all expired leases, once a boot",
 }
-DESCENTS: Final = 3
+INDEX_SCANS: Final = frozenset(("Index Scan", "Index Only Scan", "Bitmap Index Scan"))
+# A leaf, the page above it and the row's own.
+SHARED: Final = 3
 # A table that never grows, such as the configuration's.
 FEW_ROWS: Final = 20
 # A table of so many batches is cheaper read whole than probed for one.
@@ -42,12 +49,15 @@ FLOOR: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One capture of a statement: rows of the profile, batch, and the work."""
+    """One capture of a statement: rows of the profile, batch, and the work. `descents`: of B-trees, infinite where they
+    are not known. `apart`: pages that rows take more where no two lie together."""
 
     rows: int
     batch: int
     handled: float
     buffers: float
+    descents: float = inf
+    apart: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +132,17 @@ def _floor(point: Point) -> float:
 
 def _less_levels(point: Point, group: Sequence[Point]) -> float:
     smallest = min(group, key=lambda each: each.rows)
-    free = DESCENTS * log10(point.rows / smallest.rows) * max(smallest.handled, smallest.batch)
+    if point is smallest:
+        return point.buffers
+    deeper = log10(point.rows / smallest.rows) * min(smallest.descents, smallest.buffers / 2)
+    free = deeper + smallest.apart
     return max(min(point.buffers, smallest.buffers), point.buffers - free)
 
 
 def _points(captured: Captured, capture: Capture) -> Iterable[tuple[str, Point]]:
     rows, batch = capture.environment.profile.rows, capture.environment.profile.batch
     tables = capture.environment.tables
+    of_table = Counter(index.table for index in capture.environment.indexes.values())
     for mode, explained in captured.plans.items():
         trees = (explained.plan, *(inner.plan for inner in explained.inner))
         whole = [
@@ -137,8 +151,32 @@ def _points(captured: Captured, capture: Capture) -> Iterable[tuple[str, Point]]
         small = max(SMALL_ROWS, SMALL_BATCHES * batch)
         if any(name in tables and FEW_ROWS < tables[name].rows <= small for name in whole):
             continue
-        yield mode, Point(rows, batch, max(map(_widest, trees)), explained.plan.buffers)
+        trees_inside = [(each.calls, each.plan) for each in explained.inner]
+        descents = apart = 0.0
+        for calls, tree in ((1, explained.plan), *trees_inside):
+            for node in walk(tree):
+                descents += calls * _descents(node, of_table)
+                apart += calls * _apart(node)
+        if captured.functions.startswith("not captured"):
+            descents = inf
+        widest = max(node.handled for tree in trees for node in walk(tree))
+        yield mode, Point(rows, batch, widest, explained.plan.buffers, descents, apart)
 
 
-def _widest(root: Node) -> float:
-    return max(node.handled for node in walk(root))
+def _descents(node: Node, of_table: Mapping[str, int]) -> float:
+    if node.kind in INDEX_SCANS:
+        return node.loops * max(1.0, node.rows) if _asks_for_array(node) else node.loops
+    if node.kind in ("Insert", "Update"):
+        fed = sum(child.rows * child.loops for child in node.children if not child.name)
+        return fed * (of_table.get(node.relation, 0) + ("Conflict Arbiter Indexes" in node.conditions))
+    return 0.0
+
+
+def _apart(node: Node) -> float:
+    if node.kind not in INDEX_SCANS:
+        return 0.0
+    return node.rows * node.loops * (SHARED if _asks_for_array(node) else 1)
+
+
+def _asks_for_array(node: Node) -> bool:
+    return "= ANY" in node.conditions.get("Index Cond", "")

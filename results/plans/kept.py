@@ -10,18 +10,20 @@ runs left behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, Final
 
 import msgspec
 import psycopg
 
 from engine import sessions
+from engine.postgres import Server, fresh_database
 from engine.statements import Catalogue
 from results.plans import sample
-from results.plans.arguments import Case
-from results.plans.capture import Session, empty, execution, preparation
-from results.plans.folder import Captured, Explained
+from results.plans.arguments import CASES, Case
+from results.plans.capture import Session, create, empty, execution, fill, preparation
+from results.plans.folder import Capture, Captured, Explained
 from results.plans.profiles import Profile
 
 # The first of each kind, and what it is asked for with.
@@ -84,6 +86,43 @@ class Kept:
     def close(self) -> None:
         """End the session, and with it the plans."""
         self._session.close()
+
+
+def kept_capture(
+    server: Server,
+    profile: Profile,
+    catalogues: Mapping[str, Catalogue],
+    *,
+    cases: Sequence[Case] = CASES,
+    alterations: Sequence[str] = (),
+) -> dict[str, Capture]:
+    """The kept plans of each catalogue, by its name, all in one database: nothing else is captured. `alterations` are
+    run on the empty schema. Raises psycopg.Error."""
+    with fresh_database(server) as dsn:
+        create(dsn)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for text in alterations:
+                connection.execute(text.encode())
+        keepers = {name: Kept(dsn, catalogue, cases) for name, catalogue in catalogues.items()}
+        fill(dsn, profile, analysed=False)
+        plans = {}
+        for name, keeper in keepers.items():
+            plans[name] = keeper.explained(profile)
+            keeper.close()
+        with closing(Session(dsn)) as session:
+            environment = session.environment(source=server.source, profile=profile, labels=[])
+    return {
+        name: Capture(
+            environment=environment,
+            statements={
+                label: Captured(
+                    label=label, statement=label.partition("@")[0], text="", key="", plans={"kept": explained}
+                )
+                for label, explained in of.items()
+            },
+        )
+        for name, of in plans.items()
+    }
 
 
 def with_kept(statements: Mapping[str, Captured], plans: Mapping[str, Explained]) -> dict[str, Captured]:

@@ -15,6 +15,8 @@ import psycopg
 # The stride of `seed/picker.sql`.
 STRIDE: Final = 7919
 SEEDS: Final = ("picker", "limiter", "store", "transport")
+# What may stand at the head of a backlog.
+TROUBLES: Final = ("hot-key", "far-future", "saturated-gate")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +99,12 @@ def fill(connection: psycopg.Connection[Any], profile: Profile) -> None:
     with psycopg.ClientCursor(connection) as cursor:
         for name in SEEDS:
             cursor.execute(seed_text(name).encode(), parameters)
+
+
+def add_trouble(connection: psycopg.Connection[Any], name: str, backlog: int) -> None:
+    """Put one of `TROUBLES` on top of a filled database, of so many jobs; nothing is vacuumed or analysed."""
+    with psycopg.ClientCursor(connection) as cursor:
+        cursor.execute(seed_text(f"trouble/{name}").encode(), {"backlog": backlog})
 
 
 def seed_text(name: str) -> str:

@@ -14,7 +14,7 @@ indexes that both find the row such a plan throws a coin, and what a batch is jo
     sort            no Sort, Hash or hashed Aggregate holds more than `sort` units
     hashed-subplan  no SubPlan that reads a table is hashed: it reads all of it, once
     pages           the statement touches no more than `pages` shared buffers a unit, and 60
-    over-claim      a Limit over LockRows runs once, as a CTE: joined to, it may run again, and lock others
+    over-claim      a Limit over LockRows runs once, as a CTE or an array: joined to, it may run again, and lock others
     condition       no condition holds a forbidden text: work for each row that belongs elsewhere
     failed          the server refused the statement
 """
@@ -28,7 +28,7 @@ from typing import Final
 
 from results.plans.folder import Capture, Captured, Mode, Table
 from results.plans.profiles import PROFILES
-from results.plans.tree import CHANGES, SCANS, Node, paths, ran, walk
+from results.plans.tree import SCANS, Node, locks_again, paths, ran, walk
 
 # A table of this many rows may be read whole: where a batch is no small part of it, that is the cheaper plan.
 SMALL_ROWS: Final = PROFILES["small"].rows
@@ -37,18 +37,19 @@ SLACK: Final = 60
 TID: Final = "tid"
 
 _COPY: Final = re.compile(r"_\d+$")
-_JOINS: Final = frozenset(("Nested Loop", "Hash Join", "Merge Join"))
 _HOLDERS: Final = frozenset(("Hash", "Sort", "Materialize", "Memoize"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What one statement may do. `probes`: for each scan, named `alias` or `cte:alias`, the indexes it may ride, `TID`
-    meaning a Tid Scan. `one`: it is about one row. The numbers are in units."""
+    meaning a Tid Scan. `one`: it is about one row. `limited`: a limit may end the scan of a large table before its
+    half. The numbers are in units."""
 
     probes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     one: bool = False
     closed: bool = False
+    limited: bool = False
     forbids: tuple[str, ...] = ()
     rows: float = 4
     loops: float = 2.1
@@ -164,10 +165,11 @@ SHAPES: Final[Mapping[str, Shape]] = {
             "found:p": _EVENTS,
             "updated:e": _EXECUTIONS,
             "stepped:t": _TRACE,
-            "trimmed:t": _TRACE,
-            "disarmed:t": _TIMERS,
+            "outworn:t": _TRACE,
+            "trimmed:t": _by(TID),
+            "idle:t": _TIMERS,
+            "disarmed:t": _by(TID),
         },
-        rows=12,
         pages=90,
     ),
     "store/commit_cas": Shape(one=True),
@@ -208,21 +210,10 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "transport/depth": Shape(rows=60, pages=60),
     "transport/groups": Shape(probes={"g": _GROUPS, "m": _MESSAGES}),
 }
+# Statements that are not the engine's.
+OTHERS: Final = Shape(limited=True)
 # Seq Scans that a limit ends: cases, by their label.
 BOUNDED: Final = frozenset(("transport/depth@all",))
-_LANES: Final = (
-    "both indexes of an empty outbox cost the same, and the lanes' finds a row as well: before 18 by reading all of it,"
-    " which is as long as the outbox"
-)
-# Statements whose kept plan may read more, and why.
-KEPT: Final[Mapping[str, str]] = {
-    "maintenance/gc_select": "13 sorts all that is terminal by (updated_at, id), where later versions sort within an"
-    " instant; an analyze of the table ends it, and the sweep is one in minutes",
-    "relay/ack": _LANES,
-    "relay/move": _LANES,
-    "store/ack_outbox": _LANES,
-    "picker/reap": "13 sorts all leases that have run out, where later versions sort within an instant",
-}
 
 
 def check(capture: Capture, shapes: Mapping[str, Shape] = SHAPES) -> list[Violation]:
@@ -236,7 +227,7 @@ def check(capture: Capture, shapes: Mapping[str, Shape] = SHAPES) -> list[Violat
             captured,
             environment.tables,
             environment.profile.batch,
-            shapes.get(captured.statement, Shape()),
+            shapes.get(captured.statement, OTHERS),
             barred=environment.settings.get("enable_seqscan") == "off",
         )
     ]
@@ -251,8 +242,6 @@ def check_statement(
         return [Violation(captured.label, "both", "failed", "", captured.error)]
     found: list[Violation] = []
     for mode, explained in captured.plans.items():
-        if mode == "kept" and captured.statement in KEPT:
-            continue
         judged = _Judged(captured.label, mode, tables, 1 if shape.one else batch, shape, barred=barred)
         found += judged.whole(explained.plan)
         for inner in explained.inner:
@@ -289,7 +278,12 @@ class _Judged:
         yield from self.nodes(root, "")
         if self._mode != "kept":
             yield from self._probes(root)
-            yield from self._locks(root, (), in_cte=False)
+            for path in locks_again(root):
+                yield self._broken(
+                    "over-claim",
+                    path,
+                    "a Limit over LockRows stands in a join: run again, it locks other rows",
+                )
         most = self._shape.pages * self._unit + SLACK
         if root.buffers > most:
             yield self._broken("pages", "", f"{root.buffers:,} buffers, not at most {most:,.0f}")
@@ -299,7 +293,9 @@ class _Judged:
         for path, node in ran(root):
             where = prefix + path
             barred = self._barred and node.relation in self._tables
-            if node.kind == "Seq Scan" and (barred or not self._small(node)) and self._label not in BOUNDED:
+            ended = shape.limited and "Limit" in path and not self._whole(node)
+            read = barred or not (self._small(node) or ended)
+            if node.kind == "Seq Scan" and read and self._label not in BOUNDED:
                 rows = self._tables[node.relation].rows if node.relation in self._tables else 0
                 yield self._broken("seq-scan", where, f"reads {node.relation} whole, {rows:,} rows")
             if self._mode == "kept" and not (node.kind in SCANS and node.relation):
@@ -311,7 +307,7 @@ class _Judged:
                         where,
                         f"{node.title()} handles {node.handled:,.0f} rows for a batch of {unit}",
                     )
-                holds = node.kind in ("Sort", "Hash") or node.strategy == "Hashed"
+                holds = node.kind in ("Sort", "Hash") or "Hashed" in node.strategy
                 if holds and node.rows > shape.sort * unit + SLACK / 6:
                     yield self._broken(
                         "sort", where, f"{node.title()} holds {node.rows:,.0f} rows for a batch of {unit}"
@@ -369,17 +365,10 @@ class _Judged:
             "index", "", f"there is no scan of {name}, which should ride {self._shape.probes[name][0]}"
         )
 
-    def _locks(self, node: Node, above: tuple[str, ...], *, in_cte: bool) -> Iterator[Violation]:
-        in_cte = in_cte or node.name.startswith("CTE ")
-        joined = any(kind in CHANGES or kind in _JOINS for kind in above)
-        if node.kind == "LockRows" and "Limit" in above and joined and not in_cte:
-            yield self._broken(
-                "over-claim",
-                " / ".join(above),
-                "a Limit over LockRows stands in a join: run again, it locks other rows",
-            )
-        for child in node.children:
-            yield from self._locks(child, (*above, node.kind), in_cte=in_cte)
+    def _whole(self, scan: Node) -> bool:
+        """Whether it has read half of the table at least, in one of its loops."""
+        table = self._tables.get(scan.relation)
+        return table is None or scan.handled / scan.loops * 2 > table.rows
 
     def _small(self, node: Node) -> bool:
         table = self._tables.get(node.relation)

@@ -5,9 +5,12 @@ rule or against another plan; costs and times are left out. What the versions wr
 
 - fields that came or went (Disabled and Index Searches of 18, Async Capable of 14, Storage of 17) are not read;
 - rows are per loop, whole before 18 and with a fraction since: both are numbers here;
-- an InitPlan's result is `$0` before 17 and `(InitPlan 1).col1` since; a hashed SubPlan likewise. A generic plan's own
-  parameters are `$1` too, and stay;
-- constants that differ from run to run (instants, arrays, long texts) are `?`.
+- an InitPlan's result is `$0` before 17 and `(InitPlan 1).col1` since. A generic plan's own parameters are `$1` too,
+  and stay;
+- what a SubPlan is compared with is shown since 17, and left out; of two alternative SubPlans, which 13 shows both, the
+  one that ran is kept;
+- constants that differ from run to run (instants, numbers, arrays, long texts) are `?`, and with `blanked` all that a
+  statement was asked with.
 
 Identity is by alias: a claim names one table three times. `Node.label` is the node's place among its siblings by
 what it is, and `paths` gives each node the labels from the root.
@@ -16,7 +19,7 @@ what it is, and `paths` gives each node the labels from the root.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -38,19 +41,35 @@ SCANS: Final = frozenset(
         "Sample Scan",
     )
 )
+JOINS: Final = frozenset(("Nested Loop", "Hash Join", "Merge Join"))
 CHANGES: Final = frozenset(("Insert", "Update", "Delete", "Merge"))
 
 _INITPLAN: Final = re.compile(r"(?:InitPlan|SubPlan) (\d+) \(returns ([$\d,]+)\)")
-_RUN_CONSTANT: Final = re.compile(r"'(?:[^']|'')*'::(?!durable_status\b)(\w+(?: \w+)*(?:\[\])?)")
-_TEXT_CONSTANT: Final = re.compile(r"^text$|^character varying$|^boolean$")
+_QUOTED: Final = r"'(?:[^']|'')*'"
+_TYPE: Final = (
+    r"(?:double precision|character varying|bit varying|(?:timestamp|time)(?:\(\d\))? with(?:out)? time zone"
+    r'|"[^"]+"|[\w.]+)(?:\(\d+(?:,\d+)?\))?((?:\[\])*)'
+)
+_CONSTANT: Final = re.compile(rf"{_QUOTED}::({_TYPE})")
+# Types whose constants are data of the run, such as instants; every other may be a word that the statement says.
+_OF_A_RUN: Final = re.compile(
+    r"timestamp|time\b|date\b|interval|json|uuid|bytea|numeric|bigint|integer|smallint|double|real|pg_snapshot|xid|tid\b"
+    r"|regclass|oid\b"
+)
+_LONGEST_WORD: Final = 30
+_LITERAL: Final = re.compile(rf"({_QUOTED})(::{_TYPE})?|(?<![\w$.])-?\d+(?:\.\d+)?(?![\w.])")
 _TEXT: Final = re.compile(r"'(?:[^']|'')*'::text")
 _RESULT: Final = re.compile(r"\((?:InitPlan|SubPlan) \d+\)\.col\d+")
-_HASHED: Final = re.compile(
-    r"\((?:ANY \([^()]* = )?\(?hashed SubPlan \d+\)?(?:\.col\d+\)*)?\)|\(?hashed SubPlan \d+\)?"
-)
+# What a subquery is compared with has been shown since 17; before, there was the SubPlan alone.
+_COMPARED: Final = re.compile(r"\((?:ANY|ALL|ROWCOMPARE) \(")
+_SUBPLAN: Final = re.compile(r"(?:hashed )?SubPlan \d+(?=\))")
+_PARENTHESIS: Final = re.compile(rf"{_QUOTED}|[()]")
+_WRITTEN_OUT: Final = re.compile(r"\b(?:EXISTS|ARRAY)\((SubPlan \d+)\)")
+_ALTERNATIVES: Final = re.compile(r"alternatives: (SubPlan \d+) or (hashed (SubPlan \d+))")
 _WORD: Final = re.compile(r"'(?:[^']|'')*'|[\w.$?\[\]]+|[<>=!~@&|+*/:-]+")
 _PARAMETER: Final = re.compile(r"^\$\d+")
 _WINDOW: Final = re.compile(r"OVER (?:\(\?\)|w\d+)")
+_QUALIFIER: Final = re.compile(r"(?<![\w.])(\w+)\.(?=\w)")
 _NUMBERED: Final = re.compile(r"\b(SubPlan|InitPlan) \d+\b")
 
 
@@ -107,7 +126,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             f"{self.name}: " if self.name else "",
             f"{self.join} " if self.join not in ("", "Inner") else "",
         ]
-        parts += [f"{self.strategy} " if self.strategy not in ("", "Plain") else "", self.kind]
+        parts += [f"{self.strategy} " if self.strategy else "", self.kind]
         if self.backward:
             parts.append(" backward")
         if self.index:
@@ -125,12 +144,29 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
 
 
-def parse(explained: Mapping[str, Any]) -> Plan:
-    """One element of EXPLAIN's JSON array. Raises KeyError where it is none."""
-    names = dict(_results(explained["Plan"]))
-    settings = explained.get("Settings", {})
-    return Plan(
-        root=_node(explained["Plan"], names), settings={name: str(value) for name, value in settings.items()}
+class NoPlan(ValueError):
+    """EXPLAIN's answer has no plan: a rule made nothing of the statement."""
+
+
+def parse(explained: Sequence[Mapping[str, Any]]) -> Plan:
+    """EXPLAIN's JSON array. Of a statement that a rule made several of, they are the children of one node. Raises
+    KeyError where it is none of EXPLAIN's, and NoPlan where it is empty."""
+    if not explained:
+        raise NoPlan("the server makes nothing of it")
+    roots = [_node(each["Plan"], dict(_results(each["Plan"]))) for each in explained]
+    settings = {name: str(value) for each in explained for name, value in each.get("Settings", {}).items()}
+    return Plan(root=roots[0] if len(roots) == 1 else _rewritten(roots), settings=settings)
+
+
+def _rewritten(roots: Sequence[Node]) -> Node:
+    return Node(
+        kind="Rewritten",
+        loops=1,
+        hits=sum(root.hits for root in roots),
+        reads=sum(root.reads for root in roots),
+        wal_records=sum(root.wal_records for root in roots),
+        wal_bytes=sum(root.wal_bytes for root in roots),
+        children=tuple(roots),
     )
 
 
@@ -173,6 +209,35 @@ def ran(root: Node) -> Iterator[tuple[str, Node]]:
     return ((path, node) for path, node in paths(root) if node.loops > 0)
 
 
+def locks_again(root: Node) -> Iterator[str]:
+    """The ways to rows that are locked under a limit in a join, or in a subquery of a change: another plan may run
+    that side anew, and each run locks, and brings, other rows. Not in a CTE or an InitPlan, which run once, and not
+    where the subquery names a column from outside: then it is asked anew for each row on purpose."""
+    yield from _locks_again(root, (), _aliases(root), once=False)
+
+
+def _locks_again(node: Node, above: tuple[Node, ...], known: frozenset[str], *, once: bool) -> Iterator[str]:
+    once = once or node.role == "InitPlan" or node.name.startswith("CTE ")
+    joined = any(
+        each.kind in CHANGES or each.kind in JOINS or each.role == "SubPlan" for each in (*above, node)
+    )
+    limit = next((each for each in above if each.kind == "Limit"), None)
+    if node.kind == "LockRows" and limit and joined and not once and not _asks_outside(limit, known):
+        yield " / ".join(each.label for each in (*above, node))
+    for child in node.children:
+        yield from _locks_again(child, (*above, node), known, once=once)
+
+
+def _aliases(root: Node) -> frozenset[str]:
+    return frozenset(each.alias for each in walk(root) if each.alias)
+
+
+def _asks_outside(root: Node, known: frozenset[str]) -> bool:
+    outside = known - _aliases(root)
+    conditions = (text for node in walk(root) for text in node.conditions.values())
+    return any(outside.intersection(_QUALIFIER.findall(text)) for text in conditions)
+
+
 def anonymous(node: Node) -> Node:
     """The same plan with every text constant as data: inside a function they are its arguments."""
     conditions = {name: _TEXT.sub("?::text", text) for name, text in node.conditions.items()}
@@ -181,8 +246,27 @@ def anonymous(node: Node) -> Node:
     )
 
 
+def blanked(node: Node, arguments: Iterable[str]) -> Node:
+    """The same plan with the arguments that a custom plan has as constants as `?`: with other data they are others."""
+    given = frozenset(arguments)
+
+    def hidden(found: re.Match[str]) -> str:
+        quoted, kind = found[1], found[2] or ""
+        text = quoted[1:-1].replace("''", "'") if quoted else found[0]
+        return f"?{kind}" if text in given else found[0]
+
+    def blank(each: Node) -> Node:
+        conditions = {name: _LITERAL.sub(hidden, text) for name, text in each.conditions.items()}
+        return msgspec.structs.replace(each, conditions=conditions, children=tuple(map(blank, each.children)))
+
+    return blank(node) if given else node
+
+
 def shape(node: Node) -> Any:
-    """What makes two plans the same plan: kinds, indexes, order, conditions; no numbers."""
+    """What makes two plans the same plan: kinds, indexes, order, conditions; no numbers. A system catalog is as large
+    as the server's past, and how it is read is nobody's plan."""
+    if node.kind in SCANS and node.relation.startswith("pg_"):
+        return "catalog", node.relation, node.alias, node.role
     conditions = tuple(sorted((name, canonical(text)) for name, text in node.conditions.items()))
     what = (
         node.kind,
@@ -204,7 +288,7 @@ def canonical(condition: str) -> tuple[str, ...]:
     Before 17 the result of an InitPlan and a parameter of a generic plan are both `$1`: here, all are `$`. Windows have
     had names since 18.
     """
-    text = _WINDOW.sub("OVER", condition.replace("(subquery)", "$").replace("EXISTS(SubPlan)", "(SubPlan)"))
+    text = _WINDOW.sub("OVER", condition.replace("(subquery)", "$"))
     return tuple(sorted(_PARAMETER.sub("$", word) for word in _WORD.findall(text)))
 
 
@@ -217,15 +301,12 @@ def _results(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _node(plan: Mapping[str, Any], names: Mapping[str, str]) -> Node:
+    plan = _settled(plan)
     kind = plan["Node Type"]
     loops = float(plan.get("Actual Loops", 0))
     removed = sum(float(value) for key, value in plan.items() if key.startswith("Rows Removed by "))
-    if kind in ("ModifyTable", "SetOp"):
-        kind = plan.get("Operation", kind) if kind == "ModifyTable" else kind
-    if kind == "Aggregate" and plan.get("Strategy") in ("Hashed", "Sorted", "Mixed"):
-        strategy = plan["Strategy"]
-    else:
-        strategy = plan.get("Strategy", "") if kind == "SetOp" else ""
+    if kind == "ModifyTable":
+        kind = plan.get("Operation", kind)
     conditions = {key: _condition(plan[key], names) for key in CONDITIONS if key in plan}
     name = _INITPLAN.sub(lambda found: found[0].partition(" (")[0], plan.get("Subplan Name", ""))
     return Node(
@@ -239,7 +320,7 @@ def _node(plan: Mapping[str, Any], names: Mapping[str, str]) -> Node:
         backward=plan.get("Scan Direction") == "Backward",
         cte=plan.get("CTE Name", ""),
         join=plan.get("Join Type", ""),
-        strategy=strategy,
+        strategy=_strategy(plan),
         hashed="hashed SubPlan" in str([plan.get(key) for key in ("Filter", "Join Filter", "Index Cond")]),
         conditions=conditions,
         estimate=float(plan.get("Plan Rows", 0)),
@@ -255,18 +336,68 @@ def _node(plan: Mapping[str, Any], names: Mapping[str, str]) -> Node:
     )
 
 
+def _without_compared(text: str) -> str:
+    """`(ANY (a = (SubPlan 1).col1))` as `(SubPlan 1)`."""
+    for found in reversed(list(_COMPARED.finditer(text))):
+        end = _closed(text, found.start())
+        subplan = _SUBPLAN.search(text, found.start(), end)
+        if subplan:
+            text = f"{text[: found.start()]}({subplan[0]}){text[end:]}"
+    return text
+
+
+def _closed(text: str, start: int) -> int:
+    """Behind the parenthesis that closes the one at `start`; quoted ones do not count."""
+    depth = 0
+    for found in _PARENTHESIS.finditer(text, start):
+        depth += {"(": 1, ")": -1}.get(found[0], 0)
+        if depth == 0:
+            return found.end()
+    return len(text)
+
+
+def _settled(plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A node with the one alternative that ran, of two; the first where none did."""
+    found = [
+        (key, *each.groups()) for key in CONDITIONS for each in _ALTERNATIVES.finditer(str(plan.get(key, "")))
+    ]
+    if not found:
+        return plan
+    settled, below = dict(plan), list(plan.get("Plans", ()))
+    for key, plain, hashed, of_hashed in found:
+        ran = {each.get("Subplan Name"): each.get("Actual Loops", 0) for each in below}
+        kept, gone = (hashed, plain) if ran.get(of_hashed) and not ran.get(plain) else (plain, of_hashed)
+        settled[key] = str(settled[key]).replace(f"alternatives: {plain} or {hashed}", kept)
+        below = [each for each in below if each.get("Subplan Name") != gone]
+    settled["Plans"] = below
+    return settled
+
+
+def _strategy(plan: Mapping[str, Any]) -> str:
+    """How a node goes about it: `Hashed`, `Partial Sorted`, `Parallel`; empty where there is one way."""
+    parts = []
+    if plan.get("Parallel Aware"):
+        parts.append("Parallel")
+    if plan.get("Partial Mode", "Simple") != "Simple":
+        parts.append(plan["Partial Mode"])
+    if plan.get("Strategy", "Plain") != "Plain":
+        parts.append(plan["Strategy"])
+    return " ".join(parts)
+
+
 def _condition(value: Any, names: Mapping[str, str]) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     for parameter, result in names.items():
         text = re.sub(re.escape(parameter) + r"(?!\d)", result, text)
-    text = _HASHED.sub("(hashed SubPlan)", text)
+    text = _WRITTEN_OUT.sub(r"(\1)", _without_compared(text))
     text = _RESULT.sub("(subquery)", text).replace("((subquery))", "(subquery)")
-    text = _RUN_CONSTANT.sub(_constant, text)
+    text = _CONSTANT.sub(_constant, text)
     return _NUMBERED.sub(r"\1", text)
 
 
 def _constant(found: re.Match[str]) -> str:
-    """A short text stays what it is: a queue, a status of a store. Everything else is data of the run."""
-    if _TEXT_CONSTANT.match(found[1]) and len(found[0]) <= 30:
-        return found[0]
-    return f"?::{found[1]}"
+    """A word stays what it is: a queue, a status. Everything else is data of the run."""
+    kind, array = found[1], found[2]
+    if array or _OF_A_RUN.match(kind) or len(found[0]) > _LONGEST_WORD:
+        return f"?::{kind}"
+    return found[0]

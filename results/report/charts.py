@@ -153,4 +153,4 @@ def _themed(svg: str, title: str) -> str:
     for stand_in, variable in _VARIABLES.items():
         body = body.replace(stand_in, f"var(--{variable})")
     body = re.sub(r"font: [^;\"]*?(\d+(?:\.\d+)?)px[^;\"]*", r"font-size: \1px", body)
-    return body.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
+    return body.replace("<svg", f'<svg role="img" aria-label="{title.rpartition(" (")[0] or title}"', 1)

@@ -70,11 +70,12 @@ class Standing:
 
 @dataclass(slots=True)
 class Collection:
-    """Folders newest first, each with what was read of it. `unreadable`: sentences."""
+    """Folders newest first, each with what was read of it. `checks`: of the `ci` profile; `unreadable`: sentences."""
 
     runs: list[tuple[Path, Verdict]] = field(default_factory=list)
     explorations: list[tuple[Path, Explored]] = field(default_factory=list)
     soaks: list[tuple[Path, dict[str, Any]]] = field(default_factory=list)
+    checks: list[tuple[Path, dict[str, Any]]] = field(default_factory=list)
     plans: list[tuple[Path, dict[str, Any]]] = field(default_factory=list)
     mutants: list[tuple[Path, Matrix]] = field(default_factory=list)
     ablations: list[tuple[Path, dict[str, Any]]] = field(default_factory=list)
@@ -84,8 +85,8 @@ class Collection:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to show, not even something that cannot be read."""
-        kept = (self.runs, self.explorations, self.soaks, self.plans, self.mutants, self.ablations)
-        return not any((*kept, self.benchmarks, self.unreadable))
+        kept = (self.runs, self.explorations, self.soaks, self.checks, self.plans, self.mutants)
+        return not any((*kept, self.ablations, self.benchmarks, self.unreadable))
 
 
 def collect(folder: Path) -> Collection:
@@ -95,6 +96,7 @@ def collect(folder: Path) -> Collection:
         "run": (found.runs, verdict_of),
         "exploration": (found.explorations, explored.read),
         "soak": (found.soaks, lambda path: kinds.read(path / kinds.VERDICT)),
+        "ci": (found.checks, lambda path: kinds.read(path / kinds.VERDICT)),
         "plans": (found.plans, lambda path: kinds.read(path / kinds.VERDICT)),
         "mutants": (found.mutants, matrix),
         "ablation": (found.ablations, lambda path: kinds.read(path / "ablation.json")),

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.errors import UsageError
 
-Kind = Literal["run", "exploration", "mutants", "ablation", "soak", "plans", "benchmark"]
+Kind = Literal["run", "exploration", "mutants", "ablation", "soak", "ci", "plans", "benchmark"]
 VERDICT: Final = "verdict.json"
 # The file that makes a folder what it is, where that is not a verdict.
 FILES: Final[Mapping[str, Kind]] = {"ablation.json": "ablation", "bench.json": "benchmark"}
@@ -19,6 +19,7 @@ KEYS: Final[Mapping[str, Kind]] = {
     "races": "exploration",
     "mutants": "mutants",
     "rounds": "soak",
+    "parts": "ci",
     "servers": "plans",
     "throughput": "run",
 }

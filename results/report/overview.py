@@ -59,7 +59,10 @@ def write(folder: Path) -> Path:
         raise UsageError(f"{folder} holds no run that has ended")
     for each, _ in (*found.runs, *found.explorations):
         if not (each / look.NAME).exists():
-            making.write(each)
+            try:
+                making.write(each)
+            except UsageError as error:
+                found.unreadable.append(str(error))
     trends = trends_of([verdict for _, verdict in reversed(found.runs)])
     kept = baselines()
     html = look.rendered(

@@ -15,7 +15,7 @@ import psycopg
 from engine.postgres import Server
 from invariants.history import Recorder
 from stress.faults.plan import PlannedFault
-from stress.faults.proxy import Proxies
+from stress.faults.proxy import Waysides
 from stress.subjects.subject import Subject
 from stress.swarm.swarm import Swarm
 
@@ -50,7 +50,7 @@ class Ground:
     subject: Subject
     scenario: Any
     notes: Recorder
-    proxies: tuple[Proxies, ...] = ()
+    proxies: tuple[Waysides, ...] = ()
     client_places: tuple[str, ...] = ()
     clients_taken: set[str] = field(default_factory=set)
     down: bool = False

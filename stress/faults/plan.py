@@ -9,7 +9,10 @@ Rules:
 3. Of the faults of any other site one is in force at a time.
 4. Every named fault occurs once before any occurs twice, so that none is left out while there is time for it; and once
    more in each further minute.
-5. A run may fall behind: a server is down, a standby is not ready. What could not be done in time is done later as long
+5. A load that is long enough begins with windows of faults by themselves, of as many kinds as `ALONE_SHARE` of its time
+   holds, others with another seed: nothing else is in force then, nor for `SETTLE_S` after the heal. What is done among
+   many others says nothing about how long recovery takes (`invariants/recovery.py`).
+6. A run may fall behind: a server is down, a standby is not ready. What could not be done in time is done later as long
    as its kind has occurred less often than is promised; otherwise it is left out, for what piles up would come at once.
 """
 
@@ -29,6 +32,11 @@ ROUND_S = 60.0
 # How late a fault may be of which there were enough, and how many that is.
 PATIENCE_S = 2.0
 ENOUGH = 2
+# Of the time in which there are faults; and how much of it is left to those that come together, at least.
+ALONE_SHARE = 0.4
+TOGETHER_S = 16.0
+# What throughput was is measured in the time before, and when it is back in the time after.
+SETTLE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +99,14 @@ FAULTS: dict[str, FaultKind] = {
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
     """One fault: at `at_s` seconds into the load, for `lasts_s` seconds, on the node in place `place`; None where it is
-    not a node's. `seed` drives what is left to it."""
+    not a node's. `seed` drives what is left to it. `alone`: nothing else is done from then until it has settled."""
 
     at_s: float
     name: str
     place: int | None
     lasts_s: float
     seed: int
+    alone: bool = False
 
     @property
     def ends_s(self) -> float:
@@ -112,10 +121,15 @@ def plan_faults(
     is long enough to hold it."""
     random = Random(f"faults/{seed}")
     begin_s, end_s = seconds * QUIET_SHARE, seconds * (1 - QUIET_SHARE)
-    planned: list[PlannedFault] = []
+    alone = _alone(names, seed, begin_s, end_s, nodes, lease_s)
+    planned = list(alone)
+    begin_s = max((fault.ends_s + SETTLE_S for fault in alone), default=begin_s)
     # The longest first: what is short finds room in between.
     longest = sorted(names, key=lambda name: (-FAULTS[name].lasts_leases[1], name))
-    for name in longest * max(1, int(seconds // ROUND_S)):
+    rounds = longest * max(1, int(seconds // ROUND_S))
+    for fault in alone:
+        rounds.remove(fault.name)
+    for name in rounds:
         lasts_s = lease_s * random.uniform(*FAULTS[name].lasts_leases)
         for at_s in _moments(random, begin_s, end_s - lasts_s):
             places = _places(planned, name, at_s, at_s + lasts_s, nodes)
@@ -136,6 +150,22 @@ def plan_faults(
                 planned.append(_fault(random, name, at_s, places, lasts_s))
             at_s += kind.period_s * random.uniform(0.5, 1.5)
     return tuple(sorted(planned, key=lambda fault: (fault.at_s, fault.name)))
+
+
+def _alone(
+    names: tuple[str, ...], seed: int, begin_s: float, end_s: float, nodes: int, lease_s: float
+) -> list[PlannedFault]:
+    """One of each of some kinds, one after the other. Of a source of its own: what else is planned is not concerned."""
+    random = Random(f"alone/{seed}")
+    planned: list[PlannedFault] = []
+    at_s, time_s = begin_s, min(ALONE_SHARE * (end_s - begin_s), end_s - begin_s - TOGETHER_S)
+    for name in random.sample(names, len(names)):
+        lasts_s = lease_s * random.uniform(*FAULTS[name].lasts_leases)
+        if at_s - begin_s + lasts_s + SETTLE_S <= time_s:
+            place = random.randrange(nodes) if FAULTS[name].site == NODE else None
+            planned.append(PlannedFault(at_s, name, place, lasts_s, random.randrange(2**31), alone=True))
+            at_s += lasts_s + SETTLE_S
+    return planned
 
 
 def is_left_out(planned: PlannedFault, now_s: float, fired: int) -> bool:

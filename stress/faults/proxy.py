@@ -3,7 +3,7 @@ holds, cuts, and loses the answer to a COMMIT.
 
 Rules:
 
-1. It listens on loopback and connects to loopback, to the server of the run and to nothing else.
+1. It listens on loopback, beside whom it serves, and connects to the server of the run and to nothing else.
 2. What is held is not lost: it arrives when the weather clears, late, as TCP has it. What is cut is reset, and what was
    on its way is gone.
 3. A lost answer is exact: the client's COMMIT goes to the server, the server's answer is read up to "ready" outside of
@@ -28,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from stress.faults.wire import Messages, is_commit, is_execute, is_idle
 
@@ -56,6 +56,15 @@ class Weather:
 
 
 CLEAR = Weather()
+
+
+class Waysides(Protocol):
+    """What stands in front of one server, wherever: see `Proxies`."""
+
+    def did(self, place: Place) -> Counter[str]: ...
+    def set_weather(self, place: Place, weather: Weather) -> None: ...
+    def cut(self, place: Place) -> int: ...
+    def lose_commit_answers(self, place: Place, count: int) -> None: ...
 
 
 @dataclass(eq=False, slots=True)

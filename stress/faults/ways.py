@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from engine.postgres import Server, conninfo
-from stress.config import LOCUST_WORKERS, RunConfig
+from stress.config import RunConfig
 from stress.faults.proxy import LOOPBACK, Proxies
 from stress.swarm.swarm import client_name
 
-CLIENTS = tuple(client_name(number) for number in range(LOCUST_WORKERS))
+
+def client_names(config: RunConfig) -> tuple[str, ...]:
+    """Of the processes of clients."""
+    return tuple(client_name(number) for number in range(config.client_processes))
+
+
+def needs_proxies(config: RunConfig) -> bool:
+    """Whether a fault of the run does."""
+    return not {"partition", "slow"}.isdisjoint(config.faults)
 
 
 def proxies_for(config: RunConfig, servers: Sequence[Server]) -> Iterator[Proxies]:
     """For each server one in front of each place and process of clients, where a fault of the run needs them."""
-    for server in servers if {"partition", "slow"} & set(config.faults) else ():
+    for server in servers if needs_proxies(config) else ():
         assert server.tcp_dsn is not None
         params = conninfo.parse(server.tcp_dsn)
-        yield Proxies((params["host"], int(params["port"])), range(config.nodes), CLIENTS)
+        yield Proxies((params["host"], int(params["port"])), range(config.nodes), client_names(config))
 
 
 def ways(
@@ -27,13 +35,15 @@ def ways(
     if not proxies:
         return {}
     return {
-        place: tuple(_way(server, each.port(place)) for server, each in zip(servers, proxies, strict=True))
-        for place in (*range(config.nodes), *CLIENTS)
+        place: tuple(
+            through(server.tcp_dsn or "", each.port(place))
+            for server, each in zip(servers, proxies, strict=True)
+        )
+        for place in (*range(config.nodes), *client_names(config))
     }
 
 
-def _way(server: Server, port: int) -> str:
-    """In plain text, for a proxy can see no COMMIT in what is encrypted."""
-    assert server.tcp_dsn is not None
+def through(dsn: str, port: int) -> str:
+    """Over TCP, through the proxy at that port; in plain text, for it can see no COMMIT in what is encrypted."""
     plain = {"sslmode": "disable", "gssencmode": "disable", "host": LOOPBACK, "port": str(port)}
-    return conninfo.to_uri({**conninfo.parse(server.tcp_dsn), **plain})
+    return conninfo.to_uri({**conninfo.parse(dsn), **plain})

@@ -139,14 +139,22 @@ def variants_of(pg: str, *, control: bool) -> list[Variant]:
 
 
 def settled(variants: Sequence[Variant], earlier: Path, anew: Sequence[str]) -> dict[str, Trial]:
-    """By variant, an earlier run's trials that need no other: of the same text, and caught. `anew`: not of these
-    places. Raises UsageError where the file is no run's `ablation.json`."""
+    """By variant, an earlier run's trials that need no other: of the same text, and caught, or explained.
+
+    `anew`: not of these places. Raises UsageError where the file is no run's `ablation.json`.
+    """
     try:
         trials = msgspec.convert(msgspec.json.decode(earlier.read_bytes())["trials"], list[Trial])
     except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
         raise UsageError(f"{earlier} is no ablation.json of a run: {type(error).__name__}") from None
     digests = {variant.name: variant.digest for variant in variants if variant.where not in anew}
-    return {t.variant: t for t in trials if t.outcome == "caught" and digests.get(t.variant) == t.digest}
+    explained = reasons(variants)
+    return {
+        t.variant: t
+        for t in trials
+        if digests.get(t.variant) == t.digest
+        and (t.outcome == "caught" or (t.outcome == "survived" and t.variant in explained))
+    }
 
 
 def ablate(

@@ -59,7 +59,7 @@ PLAIN_WIDTH = 160
     "page",
     type=NEW_FILE,
     default=None,
-    help="Write the page there too, such as docs/mutants.md.",
+    help="Write the page there too: docs/mutants.md, and of --full docs/instruments.md.",
 )
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Where the run's folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict on standard output, nothing else.")
@@ -110,7 +110,7 @@ def mutants_command(
     workers = min(4, os.cpu_count() or 1) if workers is None else workers
     # Late, because they bring in all that an instrument needs, and a wrong argument should not wait for it.
     from stress.mutants.asking import Request, ask_all
-    from stress.mutants.report import document, print_evidence, print_matrix, read, written
+    from stress.mutants.report import compared, document, print_evidence, print_matrix, read, written
     from stress.outcomes import of_matrix
 
     request = Request(
@@ -134,9 +134,10 @@ def mutants_command(
         )
     folder = create_run_folder(out or runs_folder(), "mutants")
     about = {"seed": first, "full": full, "workers": workers, "pg": pg, "machine": _machine()}
-    verdict = written(matrix, folder, {**about, "reproduce": _command(names, full, first)}, how)
+    text = (compared if full else document)(matrix, how)
+    verdict = written(matrix, folder, {**about, "reproduce": _command(names, full, first)}, text)
     if page is not None:
-        page.write_text(document(matrix, how), encoding="utf-8")
+        page.write_text(text, encoding="utf-8")
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
     elif not quiet:
@@ -239,6 +240,7 @@ def ablate_command(
         for variant in variants:
             click.echo(variant.name)
         context.exit(0)
+    ready(out or runs_folder())
     folder = create_run_folder(out or runs_folder(), "ablate")
     with signals_stop():
         ablation = ablate(

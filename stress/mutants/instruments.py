@@ -23,7 +23,7 @@ import psycopg
 from engine.picker import Picker
 from engine.postgres import Server, conninfo, fresh_database
 from engine.statements import Catalogue
-from invariants.mutants import PLANS, REGISTRY, Mutant
+from invariants.mutants import KEPT_PLANS, PLANS, REGISTRY, Mutant
 from invariants.mutants.protocol import picker_of
 from models.fuzz import Profile, fuzz
 from results.plans import shapes
@@ -31,8 +31,10 @@ from results.plans.arguments import CASES, Case
 from results.plans.capture import Session, capture_all, prepare
 from results.plans.comparing import compare
 from results.plans.folder import Capture
+from results.plans.kept import kept_capture
 from results.plans.profiles import PROFILES, grown
 from results.plans.tree import walk
+from results.plans.verdict import RULES
 from stress.mutants.concerns import breaks_the_store, machines_of, statements_of
 from stress.mutants.seen import Instrument, Seen, Sight, apart
 from stress.schedules.coverage import CAUGHT_BY_RACE, NO_RACE
@@ -73,6 +75,7 @@ class Bench:
     stack: ExitStack
     budget: Budget = field(default_factory=Budget)
     _plans: tuple[str, Capture] | None = None
+    _kept: dict[tuple[str, ...], set[tuple[str, str]]] = field(default_factory=dict)
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -92,6 +95,27 @@ class Bench:
             prepare(dsn, PLANS_PROFILE)
             self._plans = dsn, captured(dsn, CASES, Catalogue.load())
         return self._plans
+
+    def kept(self, mutant: Mutant) -> list[shapes.Violation]:
+        """The shapes that the mutant's statements break, and the sound ones do not, under plans that a session has kept
+        from when there was next to nothing (`results.plans.kept`)."""
+        named = statements_of(mutant)
+        # What changes the schema alone may show in any statement.
+        cases = [case for case in CASES if case.statement in named] or CASES
+        labels = tuple(case.label for case in cases)
+        if labels not in self._kept:
+            self._kept[labels] = {(one.label, one.rule) for one in self._kept_broken(cases, None)}
+        return [
+            one for one in self._kept_broken(cases, mutant) if (one.label, one.rule) not in self._kept[labels]
+        ]
+
+    def _kept_broken(self, cases: Sequence[Case], mutant: Mutant | None) -> list[shapes.Violation]:
+        catalogue = Catalogue.load() if mutant is None else mutant.apply(Catalogue.load())
+        alterations = () if mutant is None else mutant.alterations()
+        [capture] = kept_capture(
+            self.server, PLANS_PROFILE, {"": catalogue}, cases=cases, alterations=alterations
+        ).values()
+        return shapes.check(capture)
 
 
 def see(instrument: Instrument, bench: Bench, mutant: Mutant, seed: int) -> Seen:
@@ -315,6 +339,9 @@ def captured(dsn: str, cases: Sequence[Case], catalogue: Catalogue) -> Capture:
 
 def by_plans(bench: Bench, mutant: Mutant, _seed: int) -> Seen:
     """The plans of what the mutant changes: their shapes, and for an index that is missing, what they were before."""
+    if mutant.name in KEPT_PLANS:
+        found = [one for one in bench.kept(mutant) if RULES[one.rule] in mutant.caught_by]
+        return _told(found, len(CASES))
     dsn, sound = bench.plans()
     alterations = mutant.alterations()
     lost = {
@@ -365,7 +392,11 @@ def departures(capture: Capture, sound: Capture) -> list[shapes.Violation]:
 
 
 def _shaped(capture: Capture, sound: Capture, steps: int, wanted: Sequence[str]) -> Seen:
-    found = [one for one in departures(capture, sound) if not wanted or one.rule in wanted]
+    found = [one for one in departures(capture, sound) if not wanted or RULES[one.rule] in wanted]
+    return _told(found, steps)
+
+
+def _told(found: Sequence[shapes.Violation], steps: int) -> Seen:
     return Seen(
         instrument="plans",
         sight="caught" if found else "held",

@@ -55,6 +55,19 @@ class Row:
             return f"{len(caught)} of {len(seen)}"
         return "unknown" if any(one.sight == "unknown" for one in seen) else "held"
 
+    def full_cell(self, instrument: Instrument) -> str:
+        """The same with the steps: until the catch, of the slowest seed that caught it; or all that were in vain."""
+        seen, cell = self.of(instrument), self.cell(instrument)
+        if cell in ("", "apart", "unknown"):
+            return cell
+        caught = [one for one in seen if one.sight == "caught"]
+        slowest = max(caught or seen, key=lambda one: one.seconds)
+        return (
+            f"{cell}, {slowest.steps:,}"
+            if len(caught) in (0, len(seen))
+            else (f"{cell}: {slowest.seconds:.1f} s, {slowest.steps:,}")
+        )
+
 
 @dataclass(slots=True)
 class Matrix:

@@ -17,7 +17,7 @@ from engine.errors import UsageError
 from invariants.mutants import PLANS, REGISTRY
 from results.runs import write_json
 from stress.mutants.matrix import Matrix, Row, by_instrument
-from stress.mutants.seen import INSTRUMENTS, STEPS, Seen
+from stress.mutants.seen import FULL_SEEDS, INSTRUMENTS, STEPS, Seen
 
 CONTROL = "(none: the sound engine)"
 
@@ -90,6 +90,37 @@ def document(matrix: Matrix, how: str) -> str:
     return "\n".join((*_document(matrix, how), ""))
 
 
+def compared(matrix: Matrix, how: str) -> str:
+    """The page `docs/instruments.md`: of a run in which every instrument was asked about every mutant."""
+    return "\n".join((*_compared(matrix, how), ""))
+
+
+def _compared(matrix: Matrix, how: str) -> Iterator[str]:
+    steps = ", ".join(f"{word} ({name})" for name, word in STEPS.items())
+    yield "# The instruments compared\n"
+    yield (
+        "What `nox -s mutants -- --full` found; written by it, do not edit. Every instrument is asked about every "
+        f"mutant by itself, one that draws over {FULL_SEEDS} seeds. A cell has the seconds and the steps to the first "
+        "catch, the slowest seed's; or how many seeds caught it; or `held`, with the steps that were in vain. `apart`: "
+        f"it has nothing to show the mutant to. Steps are {steps}.\n"
+    )
+    yield f"{how}\n"
+    catches = {
+        name: sum(row.cell(name) not in ("", "apart", "held", "unknown") for row in matrix.rows.values())
+        for name in INSTRUMENTS
+    }
+    yield f"- of {len(matrix.rows)} mutants: " + ", ".join(
+        f"{name} caught {n}" for name, n in catches.items()
+    )
+    yield ""
+    yield f"| mutant | {' | '.join(INSTRUMENTS)} |"
+    yield f"|---|{'---:|' * len(INSTRUMENTS)}"
+    if matrix.control:
+        yield f"| {CONTROL} | {' | '.join(matrix.control_cell(i) for i in INSTRUMENTS)} |"
+    for row in matrix.rows.values():
+        yield f"| `{row.mutant}` | {' | '.join(row.full_cell(i) for i in INSTRUMENTS)} |"
+
+
 def _document(matrix: Matrix, how: str) -> Iterator[str]:
     yield "# Mutants\n"
     yield (
@@ -112,8 +143,9 @@ def _document(matrix: Matrix, how: str) -> Iterator[str]:
         yield f"| `{row.mutant}` | {' | '.join(row.cell(i) for i in INSTRUMENTS)} | {by} | {row.summary} |"
 
 
-def written(matrix: Matrix, folder: Path, about: dict[str, Any], how: str) -> dict[str, Any]:
-    """`verdict.json`, `matrix.parquet` (one row an answer) and `matrix.md` in the run's folder. Returns the first."""
+def written(matrix: Matrix, folder: Path, about: dict[str, Any], page: str) -> dict[str, Any]:
+    """`verdict.json`, `matrix.parquet` (one row an answer) and the page `matrix.md` in the run's folder. Returns the
+    first."""
     verdict = {
         "schema": 1,
         "verdict": matrix.verdict,
@@ -133,7 +165,7 @@ def written(matrix: Matrix, folder: Path, about: dict[str, Any], how: str) -> di
     cells = [_cell(row.mutant, seen) for row in matrix.rows.values() for seen in row.seen]
     cells += [_cell("", seen, item) for (_, item), seen in matrix.control.items()]
     polars.DataFrame(cells, schema=_COLUMNS).write_parquet(folder / "matrix.parquet")
-    (folder / "matrix.md").write_text(document(matrix, how), encoding="utf-8")
+    (folder / "matrix.md").write_text(page, encoding="utf-8")
     return verdict
 
 

@@ -5,6 +5,7 @@
     situations  a statement answers, leaves, waits for or holds what it should not (`stress.situations`)
     plans       a statement's plan has another shape
     script      a script for a mutant of the same statement breaks an invariant
+    kept        a plan that a session keeps from when there was next to nothing has another shape
     model       a machine's model foresees another answer or another row
     explore     a race that sends the statement breaks an invariant
 
@@ -46,7 +47,7 @@ from stress.scripts import taking
 from stress.situations import by_statement
 from stress.situations.site import Site
 
-Stage = Literal["load", "refusals", "situations", "plans", "script", "model", "explore"]
+Stage = Literal["load", "refusals", "situations", "plans", "script", "kept", "model", "explore"]
 Outcome = Literal["caught", "survived", "unknown"]
 
 FUZZ: Final = Profile(seconds=60, round_examples=50, example_steps=30)
@@ -87,6 +88,15 @@ class Ground:
     server: Server
     stack: ExitStack
     patience: Patience = field(default_factory=Patience)
+    _sound: set[tuple[Stage, str]] = field(default_factory=set)
+
+    def is_known(self, stage: Stage, item: str, variant: Variant) -> bool:
+        """Whether that machine, race or script has met the sound engine here, and the variant is nothing else."""
+        if variant.kind != "nothing":
+            return False
+        known = (stage, item) in self._sound
+        self._sound.add((stage, item))
+        return known
 
     @cached_property
     def bench(self) -> Bench:
@@ -229,6 +239,8 @@ def _model(ground: Ground, variant: Variant) -> Look:
     # An index that is not unique, as every one that has come here is, changes no answer.
     machines = () if variant.kind == "index" else machines_of(mutant)
     for machine in machines:
+        if ground.is_known("model", machine, variant):
+            continue
         rounds = ground.patience.rounds
         catalogue = mutant.apply(Catalogue.load())
         if machine in MACHINES and not mutant.alterations():
@@ -252,7 +264,7 @@ def _model(ground: Ground, variant: Variant) -> Look:
 
 def _explore(ground: Ground, variant: Variant) -> Look:
     mutant = variant.mutant
-    names = races_of(ground, mutant)
+    names = [name for name in races_of(ground, mutant) if not ground.is_known("explore", name, variant)]
     if not names:
         return
     with ExitStack() as stack:
@@ -282,6 +294,8 @@ def races_of(ground: Ground, mutant: Mutant) -> Sequence[str]:
 
 def _script(ground: Ground, variant: Variant) -> Look:
     for name in scripts_of(variant):
+        if ground.is_known("script", name, variant):
+            continue
         seen = ground.bench.script(variant.mutant, name)
         if seen.verdict == "violated":
             yield f"{name}: {', '.join(seen.violated) or '; '.join(seen.evidence)}"[:300]
@@ -317,15 +331,26 @@ def _plans(ground: Ground, variant: Variant) -> Look:
     yield len(cases)
 
 
+def _kept(ground: Ground, variant: Variant) -> Look:
+    if variant.mutant.schema:
+        return
+    for violation in ground.bench.kept(variant.mutant):
+        # Not its buffers: each is run once, and they hold what earlier runs have left behind.
+        if violation.rule != "pages":
+            yield str(violation)[:300]
+    yield 1
+
+
 STAGES: Final[dict[Stage, Callable[[Ground, Variant], Look]]] = {
     "load": _load,
     "refusals": _refusals,
     "situations": _situations,
     "plans": _plans,
     "script": _script,
+    "kept": _kept,
     "model": _model,
     "explore": _explore,
 }
-# That draw nothing and take about a second. What is explained as redundant meets these alone: for the rest its reason
+# That draw nothing and take a few seconds. What is explained as redundant meets these alone: for the rest its reason
 # stands.
-QUICK: Final[tuple[Stage, ...]] = ("load", "refusals", "situations", "plans", "script")
+QUICK: Final[tuple[Stage, ...]] = ("load", "refusals", "situations", "plans", "kept")

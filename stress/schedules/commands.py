@@ -277,8 +277,6 @@ def replay_command(
     from stress.schedules.record import read_schedule
     from stress.schedules.replay import race_of, replayed
 
-    if html is not None and not html.parent.is_dir():
-        raise UsageError(f"{html.parent} is no folder: make it first, or say another --html")
     schedule = read_schedule(file)
     race_of(schedule)
     wanted = schedule.mutant if mutant is None else None if mutant == "none" else mutant

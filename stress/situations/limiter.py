@@ -8,7 +8,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 from stress.situations.picker import DURABLE
-from stress.situations.situation import FUTURE, PAST, Situation, Sql, free, held, job, lock, row
+from stress.situations.situation import (
+    FUTURE,
+    PAST,
+    Situation,
+    Sql,
+    few_were_looked_at,
+    free,
+    held,
+    job,
+    lock,
+    looked_at,
+    row,
+)
 
 BUCKETS: Final = "gen_durable_buckets"
 NOW: Final = Sql("now()")
@@ -211,6 +223,14 @@ ADMIT: Final = (
     ),
     Situation(
         statement="limiter/admit",
+        says="a shard that another has changed is passed over too",
+        given=(*LIMITS, gate("g:1", 0, 1), gate("g:1", 1, 1), gated(1, "g:1"), gated(2, "g:1")),
+        holding=(f"UPDATE {BUCKETS} SET available = 2 WHERE key = 'g:1' AND shard = 0",),
+        arguments=asked(1, 2),
+        answer=[(1, True, 1, None), (2, False, None, None)],
+    ),
+    Situation(
+        statement="limiter/admit",
         says="a cold key that another is making is denied, another cold key is not",
         given=(*LIMITS, gated(1, "g:1"), gated(2, "g:2")),
         holding=(COLD,),
@@ -366,6 +386,24 @@ RECONCILE: Final = (
             **{MAKE.format("conc", f"g:{n}", 1): [(f"g:{n}", 1)] for n in range(2, 10)},
         },
         answer=[(9, 9, 18, 0)],
+    ),
+    *(
+        Situation(
+            statement="limiter/reconcile",
+            says=f"it looks at no key {where} the page",
+            given=(
+                limit("conc", "g", 5, 1), gate("g:1", 0, 5, 5),
+                (f"INSERT INTO {BUCKETS} (kind, key, shard, capacity, available) "
+                f"SELECT 'conc', '{key}' || n, 0, 5, 5 FROM generate_series(1, 2000) AS n"),
+                f"ANALYZE {BUCKETS}",
+                looked_at(BUCKETS),
+            ),
+            arguments=(["g:1"], [0], 1_000.0),
+            answer=[(1, 0, 0, 0)],
+            after={few_were_looked_at(BUCKETS, 100): [(True,)]},
+            as_planned=True,
+        )
+        for where, key in (("before", "a:"), ("behind", "z:"))
     ),
     Situation(
         statement="limiter/reconcile_lock",

@@ -26,7 +26,8 @@ class Situation:
     """`says`: in a sentence, what is right. `given`: statements that make the rows. `arguments`: of the statement.
 
     `answer`: the rows that it returns, of their columns `shows` (all, where empty), `in_order` or in any; None where
-    they are of no interest. `after`: queries, and what they answer once it has returned.
+    they are of no interest. `after`: queries, and what they answer once it has returned. `as_planned`: it is about what
+    the planner chooses, and taken under no other plan.
 
     `holding`: what another session has done in a transaction that is open; the statement must not wait for it, unless
     `waits`. Then `meanwhile` are queries of a third session while it waits, none of which may wait, and what they
@@ -46,6 +47,7 @@ class Situation:
     after: Mapping[str, Rows] = field(default_factory=dict)
     holding: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    as_planned: bool = False
     waits: bool = False
     gives_up: bool = False
     beside: Mapping[str, Rows] = field(default_factory=dict)
@@ -99,3 +101,19 @@ def lock(table: str, condition: str, strength: str = "FOR UPDATE") -> str:
 def free(table: str, shown: str) -> str:
     """Ask which rows nobody holds."""
     return f"SELECT {shown} FROM {table} ORDER BY {shown} FOR UPDATE SKIP LOCKED"
+
+
+def looked_at(table: str) -> str:
+    """Among what is `given`: remember how many rows of the table the session has looked at until then."""
+    return f"CREATE TEMPORARY TABLE looked_at ON COMMIT DROP AS {_LOOKED_AT.format(table)}"
+
+
+def few_were_looked_at(table: str, rows: int) -> str:
+    """Ask whether the statement has looked at fewer rows than that."""
+    return f"SELECT now.n - before.n < {rows} FROM ({_LOOKED_AT.format(table)}) AS now, looked_at AS before"
+
+
+_LOOKED_AT: Final = (
+    "SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) AS n "
+    "FROM pg_stat_xact_user_tables WHERE relname = '{}'"
+)

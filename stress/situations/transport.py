@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stress.situations.situation import GATE, Situation, free, lock, row
+from stress.situations.situation import GATE, Situation, few_were_looked_at, free, lock, looked_at, row
 
 GROUPS: Final = "transport_groups"
 LEASES: Final = "SELECT group_id, locked_by FROM transport_groups ORDER BY 1"
@@ -99,6 +99,27 @@ SITUATIONS: Final = (
                 ("leased", "u"), *((name, None) for name in ("o", "p", "parked", *"qrstuvwx")), ("y", "w"), ("z", "w"),
             ]
         },
+    ),
+    Situation(
+        statement="transport/claim",
+        says="who has waited the longest is first also where no index gives that order",
+        given=("DROP INDEX transport_groups_ready", *ready(*"zyxwvutsrqpo")),
+        arguments=(2, "w", 10.0, 0, 100.0),
+        answer=[("z", 1, "e1"), ("y", 2, "e2")],
+        in_order=True,
+    ),
+    Situation(
+        statement="transport/claim",
+        says="it looks at no group that is leased or parked, however many there are",
+        given=(
+            *ready("a"),
+            *(group(f"leased {n}", 200, "u") for n in range(100)),
+            looked_at(GROUPS),
+        ),
+        arguments=(2, "w", 10.0, 0, 100.0),
+        answer=[("a", 1, "e1")],
+        after={few_were_looked_at(GROUPS, 10): [(True,)]},
+        as_planned=True,
     ),
     Situation(
         statement="transport/claim",

@@ -36,7 +36,7 @@ from stress.config import RunConfig
 from stress.display import Display
 from stress.faults.ground import FaultStuck, Ground
 from stress.faults.plan import FAILOVERS, plan_faults
-from stress.faults.ways import CLIENTS, proxies_for, ways
+from stress.faults.ways import client_names, proxies_for, ways
 from stress.gauges import Gauges
 from stress.judgement import (
     INTERRUPTED,
@@ -55,15 +55,14 @@ from stress.subjects.own_swarm import MODULE, OwnSwarm
 from stress.subjects.peers import words_of
 from stress.subjects.process import NO_SUBJECT, SET_UP_RAISED, SubjectConfig
 from stress.subjects.subject import Subject as HarnessSubject
-from stress.swarm.child import Child
+from stress.swarm.child import Child, ChildDied
 from stress.swarm.roll import Rolls
-from stress.swarm.swarm import ChildDied
 
 SET_UP_TIMEOUT_S: Final = 90.0
 DRAIN_TIMEOUT_S: Final = 240.0
 STUCK_S: Final = 15.0
 # Faults that outlast a lease would last too long where leases are long.
-LONGEST_LEASE_S: Final = 5.0
+LONGEST_LEASE_S: Final = 6.0
 DEFAULT_LEASE_S: Final = 1.5
 QUIET_S: Final = 1.0
 # Any session but the harness's own, whatever it calls itself.
@@ -379,10 +378,9 @@ def _run(
             None,
             recording.notes,
             proxies,
-            CLIENTS if proxies else (),
+            client_names(config) if proxies else (),
             sessions=SESSIONS,
         )
-        swarm.is_down = lambda: ground.down
 
         def exited(name: str) -> None:
             token = recording.notes.invoke("exited", {"process": name})
@@ -410,6 +408,7 @@ def _run(
             seen=Seen(folder),
             stuck_s=max(STUCK_S, 3 * lease_s + (claims.recovery_ms or 0) / 1000),
         )
+        swarm.is_disturbed = lambda: ground.down or bool(run.active)
         try:
             yield run
         finally:

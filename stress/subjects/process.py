@@ -22,7 +22,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,14 +81,16 @@ class Worker:
         """See `Node`."""
         job = json.loads(payload)
         token = self._begin(job)
-        time.sleep(job["ms"] / 1000)
+        with self._cut_off(token):
+            time.sleep(job["ms"] / 1000)
         self._end(token, job)
 
     async def run_async(self, payload: str) -> None:
         """See `Node`."""
         job = json.loads(payload)
         token = self._begin(job)
-        await asyncio.sleep(job["ms"] / 1000)
+        with self._cut_off(token):
+            await asyncio.sleep(job["ms"] / 1000)
         self._end(token, job)
 
     def claimed(self, limit: int, jobs: Sequence[str]) -> None:
@@ -105,6 +108,16 @@ class Worker:
     def _begin(self, job: dict[str, Any]) -> int:
         with self._lock:
             return self._recorder.invoke("run", {"job": job["job"], "key": job["key"]})
+
+    @contextmanager
+    def _cut_off(self, token: int) -> Iterator[None]:
+        """A run that the system itself cancels has failed."""
+        try:
+            yield
+        except BaseException as error:
+            with self._lock:
+                self._recorder.complete(token, "fail", {"error": type(error).__name__})
+            raise
 
     def _end(self, token: int, job: dict[str, Any]) -> None:
         fails = job["raises"] and self._first_time(job["job"])

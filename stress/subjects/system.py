@@ -33,7 +33,8 @@ class Claims:
     `per_key`: how many jobs of one key run at once at most. `in_order`: jobs begin in the order in which they were
     accepted, which only a run of one worker without faults can tell. `retries`: a job whose work raises is run again.
     `recovery_ms`: how soon after its worker's death a job is run again, beside the time that any job waits.
-    `side_by_side`: how many jobs one worker runs at once at most.
+    `side_by_side`: how many jobs one worker runs at once at most. `fenced`: the end of a job is committed once, by the
+    worker whose claim it is under; taken for claimed unless it is said not to be.
     """
 
     delivery: Literal["at-least-once", "at-most-once"] = "at-least-once"
@@ -44,6 +45,7 @@ class Claims:
     retries: bool = False
     recovery_ms: float | None = None
     side_by_side: int | None = None
+    fenced: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,17 +19,87 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+LOOPBACK = "127.0.0.1"
 
 PR_SET_PDEATHSIG = 1
 # Where the harness's packages lie.
 ROOT = Path(__file__).resolve().parents[2]
 # What is written to a child's lifeline: stop making load, or, for a node, end in order.
 STOP_BYTE, END_BYTE = b"s", b"e"
+
+
+class Process(Protocol):
+    """A process of the swarm, on this host or another. `name` is its name in logs and histories."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def status(self) -> int | None:
+        """Exit status, negative for a signal; None while it runs."""
+
+    def ask_to_stop(self) -> None:
+        """A client ends its work and exits, a node makes no load of its own any more."""
+
+    def ask_to_end(self) -> None:
+        """A node ends in order."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal unless it has ended."""
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Exit status, or None when it still runs after `timeout_s`."""
+
+    def destroy(self) -> None:
+        """End it now, frozen or not."""
+
+    def last_words(self) -> str:
+        """The last line of its log that is not empty."""
+
+
+class Host(Protocol):
+    """Where processes of the swarm run. `way_here`: by which name or address they find this one."""
+
+    @property
+    def way_here(self) -> str: ...
+
+    def start(self, name: str, module: str, config: msgspec.Struct) -> Process:
+        """Start `python -m module` there."""
+
+    def check(self) -> None:
+        """Raises ChildDied where the host itself is lost."""
+
+
+class ChildDied(Exception):
+    """A child ended that nobody ended; the message has its last words."""
+
+
+@dataclass(slots=True)
+class Here:
+    """This machine. Logs go to `folder`."""
+
+    folder: Path
+
+    @property
+    def way_here(self) -> str:
+        """Loopback."""
+        return LOOPBACK
+
+    def start(self, name: str, module: str, config: msgspec.Struct) -> Child:
+        """A child of this process."""
+        return Child.start(name, module, config, self.folder / "logs" / f"{name}.log")
+
+    def check(self) -> None:
+        """It is there."""
 
 
 @dataclass(slots=True)
@@ -45,7 +115,7 @@ class Child:
         cls,
         name: str,
         module: str,
-        config: msgspec.Struct,
+        config: msgspec.Struct | dict[str, Any],
         log: Path,
         *,
         answers: bool = False,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from stress.swarm.child import LOOPBACK
+
 # The name of the application that all nodes and clients of a run are of.
 INSTANCE = "swarm"
 # The exit status of a node that stopped in order, but left steps to the reaper, because it could not drain in time.
@@ -34,7 +36,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A Locust worker: its users' connections, seed and histories. `number` tells workers apart."""
+    """A Locust worker: its users' connections, seed and histories. `number` tells workers apart. `token`: what the
+    master asks for."""
 
     dsns: tuple[str, ...]
     number: int
@@ -42,14 +45,18 @@ class ClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str
     mutant: str | None
     history: str
+    master_host: str
     master_port: int
+    token: str | None = None
 
 
 class LocustMasterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The Locust master. It listens on loopback only and waits for `workers` workers. `ui`: the port of its page, None
-    for none."""
+    """The Locust master. It listens at `bind` and waits for `workers` workers; they need the token, if there is one.
+    `ui`: the port of its page, None for none."""
 
+    bind: str = LOOPBACK
     port: int
+    token: str | None = None
     workers: int
     users: int
     scenario: str

@@ -21,8 +21,8 @@ from stress.scenarios import SCENARIOS
 from stress.swarm.child import STOP_BYTE, receive_config
 from stress.swarm.clients import user_class
 from stress.swarm.configs import Live, LoadReport, LocustMasterConfig
+from stress.swarm.guard import guard_locust
 
-LOOPBACK = "127.0.0.1"
 REPORT_INTERVAL_S = 0.5
 # A worker that cannot join by then will not.
 JOIN_TIMEOUT_S = 100.0
@@ -34,7 +34,8 @@ def main() -> None:
     environment = Environment(
         user_classes=[user_class(SCENARIOS[config.scenario].subject)], events=locust.events
     )
-    runner = environment.create_master_runner(LOOPBACK, config.port)
+    guard_locust(config.token, server=True)
+    runner = environment.create_master_runner(config.bind, config.port)
     told = Told()
     if config.ui is not None:
         from stress.swarm.live import serve

@@ -18,7 +18,7 @@ from stress.scenarios import SCENARIOS
 from stress.swarm.child import receive_config
 from stress.swarm.clients import Clients, user_class
 from stress.swarm.configs import ClientsConfig
-from stress.swarm.locust_master import LOOPBACK
+from stress.swarm.guard import guard_locust
 
 # Workers tell the master once a second, so that the display moves.
 REPORT_INTERVAL_S = 1
@@ -36,7 +36,8 @@ def main() -> None:
         user = user_class(scenario.subject)
         user.shared = Clients(config, scenario, recorder)
         environment = Environment(user_classes=[user], events=locust.events, stop_timeout=STOP_TIMEOUT_S)
-        runner = environment.create_worker_runner(LOOPBACK, config.master_port)
+        guard_locust(config.token, server=False)
+        runner = environment.create_worker_runner(config.master_host, config.master_port)
         runner.greenlet.join()
 
 

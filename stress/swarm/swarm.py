@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ from invariants.history.events import history_path
 from stress import config as knobs
 from stress.config import RunConfig
 from stress.scenarios import SCENARIOS, Scenario
-from stress.swarm.child import Child
+from stress.swarm.child import LOOPBACK, Child, ChildDied, Here, Host, Process
 from stress.swarm.configs import ABANDONED, ClientsConfig, Live, LoadReport, LocustMasterConfig, NodeConfig
 
-LOOPBACK = "127.0.0.1"
 # Users end their current call, the master its workers.
 LOAD_STOP_TIMEOUT_S = 60.0
 # A node may be asked to stop before it has come up, by a fault, on a machine that has other things to do, and find the
@@ -33,10 +32,6 @@ STOP_TIMEOUT_S = knobs.DRAIN_TIMEOUT_MS / 1000 + 85
 
 # A node that leaves while faults go on may be cut off from the server, or find none.
 DISTURBED = (0, ABANDONED)
-
-
-class ChildDied(Exception):
-    """A child ended that nobody ended; the message has its last words."""
 
 
 @dataclass(slots=True)
@@ -48,11 +43,15 @@ class Swarm:
     folder: Path
     # Where the node in a place, or the clients of that name, find the server: those that go another way than `dsns`.
     ways: Mapping[int | str, tuple[str, ...]] = field(default_factory=dict)
-    nodes: dict[int, Child] = field(default_factory=dict)
-    clients: list[Child] = field(default_factory=list)
+    # Where nodes and clients run, dealt out in turn; none: here.
+    hosts: Sequence[Host] = ()
+    # Of the Locust master, for workers of other hosts.
+    token: str | None = None
+    nodes: dict[int, Process] = field(default_factory=dict)
+    clients: list[Process] = field(default_factory=list)
     frozen: set[int] = field(default_factory=set)
     # Nodes that were asked to stop and whose place another has taken, and until when they may take.
-    leaving: list[tuple[Child, float]] = field(default_factory=list)
+    leaving: list[tuple[Process, float]] = field(default_factory=list)
     latest: LoadReport | None = None
     calm: bool = False
     # How many rolling restarts the node in a place has seen.
@@ -73,7 +72,7 @@ class Swarm:
         settings: Mapping[str, str] | None = None,
         max_sessions: int | None = None,
         clock_offset_s: float = 0.0,
-    ) -> Child:
+    ) -> Process:
         """A new node in a place that has none. `settings` are those of its sessions."""
         scenario = SCENARIOS[self.config.scenario]
         self._generation += 1
@@ -99,25 +98,25 @@ class Swarm:
             release=self.releases.get(place, 0),
             retention_ms=self._retention_ms(),
         )
-        self.nodes[place] = Child.start(name, scenario.subject.node, node, self._log(name))
+        self.nodes[place] = self._host(place).start(name, scenario.subject.node, node)
         if self.calm:
             self.nodes[place].ask_to_stop()
         return self.nodes[place]
 
-    def replace_node(self, place: int, **changes: Any) -> Child:
+    def replace_node(self, place: int, **changes: Any) -> Process:
         """Ask the node in a place to stop; another, with these `changes` (see `start_node`), takes it at once."""
         old = self.nodes.pop(place)
         old.ask_to_end()
         self.leaving.append((old, time.monotonic() + STOP_TIMEOUT_S))
         return self.start_node(place, **changes)
 
-    def kill_node(self, place: int) -> Child:
+    def kill_node(self, place: int) -> Process:
         """SIGKILL the node in a place; the place is empty after."""
         node = self.nodes.pop(place)
         node.destroy()
         return node
 
-    def freeze_node(self, place: int) -> Child:
+    def freeze_node(self, place: int) -> Process:
         """SIGSTOP the node in a place."""
         self.nodes[place].signal(signal.SIGSTOP)
         self.frozen.add(place)
@@ -131,21 +130,22 @@ class Swarm:
     def start_load(self) -> None:
         """The Locust master and its workers, which start their users as soon as all have joined."""
         scenario = SCENARIOS[self.config.scenario]
-        port = _free_port()
+        hosts = self.config.hosts
         master = LocustMasterConfig(
-            port=port,
-            workers=knobs.LOCUST_WORKERS,
+            bind=LOOPBACK if hosts is None else hosts.bind,
+            port=_free_port() if hosts is None else hosts.locust_port,
+            token=self.token,
+            workers=self.config.client_processes,
             users=scenario.clients,
             scenario=self.config.scenario,
             ui=self.config.ui,
         )
-        self._master = Child.start(
-            "locust", "stress.swarm.locust_master", master, self._log("locust"), answers=True
-        )
+        log = self.folder / "logs" / "locust.log"
+        self._master = Child.start("locust", "stress.swarm.locust_master", master, log, answers=True)
         assert self._master.process.stdout is not None
         os.set_blocking(self._master.process.stdout.fileno(), False)
-        for number in range(knobs.LOCUST_WORKERS):
-            name = client_name(number)
+        for number in range(self.config.client_processes):
+            name, host = client_name(number), self._host(number)
             worker = ClientsConfig(
                 dsns=self.ways.get(name, self.dsns),
                 number=number,
@@ -153,9 +153,11 @@ class Swarm:
                 scenario=self.config.scenario,
                 mutant=self.config.mutant,
                 history=str(self.folder),
-                master_port=port,
+                master_host=host.way_here,
+                master_port=master.port,
+                token=self.token,
             )
-            self.clients.append(Child.start(name, "stress.swarm.locust_worker", worker, self._log(name)))
+            self.clients.append(host.start(name, "stress.swarm.locust_worker", worker))
 
     def show(self, live: Live) -> None:
         """Tell the master's page how the run is."""
@@ -171,19 +173,20 @@ class Swarm:
             return
         self._master.ask_to_stop()
         deadline = time.monotonic() + LOAD_STOP_TIMEOUT_S
-        for child in (self._master, *self.clients):
+        everybody: tuple[Process, ...] = (self._master, *self.clients)
+        for child in everybody:
             if child.wait(max(0.1, deadline - time.monotonic())) is None:
                 raise ChildDied(f"{child.name} did not stop within {LOAD_STOP_TIMEOUT_S:.0f} s")
             self.read_load_report()
             if child.status != 0:
                 raise ChildDied(f"{child.name} exited with status {child.status}: {child.last_words()}")
-        for child in (self._master, *self.clients):
+        for child in everybody:
             child.destroy()
         self._master, self.clients = None, []
 
     def stop_nodes(self) -> None:
         """Ask every node to stop and wait for its drain. Raises ChildDied for one that does not end well."""
-        last: list[tuple[Child, float]] = []
+        last: list[tuple[Process, float]] = []
         for place in list(self.nodes):
             node = self.nodes.pop(place)
             node.ask_to_end()
@@ -205,13 +208,15 @@ class Swarm:
         return self.latest
 
     def check_alive(self) -> None:
-        """Raises ChildDied when a child has ended by itself, or one that was asked to has not."""
+        """Raises ChildDied when a child has ended by itself, or one that was asked to has not, or a host is lost."""
+        for host in self.hosts:
+            host.check()
         for entry in list(self.leaving):
             node, deadline = entry
             if node.status is not None or time.monotonic() > deadline:
                 self.leaving.remove(entry)
                 _ended_well(node, DISTURBED)
-        for child in (*self.nodes.values(), *self.clients, *([self._master] if self._master else [])):
+        for child in self._everybody():
             if child.status is not None:
                 raise ChildDied(f"{child.name} exited with status {child.status}: {child.last_words()}")
 
@@ -221,12 +226,7 @@ class Swarm:
 
     def destroy(self) -> None:
         """End every child now."""
-        for child in (
-            *(node for node, _ in self.leaving),
-            *self.nodes.values(),
-            *self.clients,
-            *([self._master] if self._master else []),
-        ):
+        for child in (*(node for node, _ in self.leaving), *self._everybody()):
             child.destroy()
         self.leaving.clear()
         self.nodes.clear()
@@ -240,8 +240,12 @@ class Swarm:
         known = [each for each in (asked, self.config.retention_ms) if each is not None]
         return min(known, default=None)
 
-    def _log(self, name: str) -> Path:
-        return self.folder / "logs" / f"{name}.log"
+    def _host(self, number: int) -> Host:
+        """Of the node in that place, or of the process of clients of that number."""
+        return self.hosts[number % len(self.hosts)] if self.hosts else Here(self.folder)
+
+    def _everybody(self) -> list[Process]:
+        return [*self.nodes.values(), *self.clients, *([] if self._master is None else [self._master])]
 
 
 def client_name(number: int) -> str:
@@ -249,7 +253,7 @@ def client_name(number: int) -> str:
     return f"client-{number}"
 
 
-def _ended_well(node: Child, allowed: tuple[int, ...]) -> None:
+def _ended_well(node: Process, allowed: tuple[int, ...]) -> None:
     """Raises ChildDied unless it has ended with one of these."""
     status, words = node.status, node.last_words()
     node.destroy()

@@ -32,7 +32,8 @@ from stress.scenarios import SCENARIOS
 from stress.scenarios.pokes_dropped import POKES_DROPPED
 from stress.scenarios.script import initial_state
 from stress.swarm import swarm as swarm_module
-from stress.swarm.swarm import ChildDied, Swarm
+from stress.swarm.child import ChildDied
+from stress.swarm.swarm import Swarm
 from tests.fixtures.node import Jobs
 
 DEADLINE_S = 30.0

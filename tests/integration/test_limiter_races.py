@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import psycopg
 import pytest
+from msgspec import structs
 
 from engine.limiter import Gate, Limit, PostgresLimiter, RateLimit, Reconciled, Swept, cold_lock
 from engine.limits import Admission, Slot
@@ -632,11 +632,11 @@ def test_a_row_that_keeps_its_slot_asks_for_tokens_only(race: Race) -> None:
     (row,) = limited.pick()
     race.rows("UPDATE gen_durable_buckets SET available = 1 WHERE kind = 'rate'")
 
-    assert ids(limited.admit([replace(row, concurrency_key=None)]).admitted) == [row.id]
+    assert ids(limited.admit([structs.replace(row, concurrency_key=None)]).admitted) == [row.id]
 
     assert limited.levels("g") == [0.0]
     assert limited.levels("r") == [0.0]
-    assert limited.admit([replace(row, concurrency_key=None)]).denied
+    assert limited.admit([structs.replace(row, concurrency_key=None)]).denied
 
 
 def test_rows_without_a_limit_are_admitted_without_a_statement() -> None:

@@ -300,10 +300,23 @@ def test_a_taken_port_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.listen()
         offered = [taken.getsockname()[1]]
         real = ports.free_port
-        monkeypatch.setattr(cluster, "free_port", lambda: offered.pop() if offered else real())
+        monkeypatch.setattr(cluster, "free_port", lambda _: offered.pop() if offered else real())
         with provision("embedded") as server:
             assert offered == []
             assert show(server.dsn, "port") != str(taken.getsockname()[1])
+
+
+def test_a_server_for_other_hosts_listens_where_it_was_told_to_and_asks_for_its_password_there() -> None:
+    with provision("embedded", listen="127.0.0.2") as server:
+        assert server.tcp_dsn is not None
+        for host in ("127.0.0.1", "127.0.0.2"):
+            with psycopg.connect(server.tcp_dsn, host=host) as conn:
+                assert conn.info.hostaddr == host
+            with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+                psycopg.connect(server.tcp_dsn, host=host, password="another")
+        assert show(server.dsn, "listen_addresses") == "127.0.0.1,127.0.0.2"
+    with provision("embedded") as server:
+        assert show(server.dsn, "listen_addresses") == "127.0.0.1"
 
 
 @pytest.mark.parametrize("major", MAJORS)

@@ -20,7 +20,7 @@ from engine.picker import Hold, Job
 from engine.postgres import Server, conninfo
 from engine.sessions import OutcomeUnknown, Sessions
 from engine.statements import Statement
-from stress.faults.proxy import BOTH, CLEAR, LOOPBACK, Place, Proxies, Weather
+from stress.faults.proxy import BOTH, CLEAR, LOOPBACK, Place, Proxies, Proxy, Weather
 from stress.scripts.node import Notes
 from tests.fixtures.node import Jobs
 
@@ -202,3 +202,32 @@ def test_a_delay_is_that_of_the_direction_that_has_it(way: Way) -> None:
             far.execute("SELECT 1")
             assert time.monotonic() - began >= 0.2
     assert way.proxies.did(0)["chunks delayed"] >= 2
+
+
+def test_a_connection_whose_sockets_have_closed_a_moment_ago_is_cut_as_any_other() -> None:
+    async def main() -> int:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        upstream = await asyncio.start_server(answer, LOOPBACK, 0)
+        proxy = Proxy(upstream.sockets[0].getsockname()[:2])
+        await proxy.start()
+        async with asyncio.timeout(DEADLINE_S):
+            _, client = await asyncio.open_connection(LOOPBACK, proxy.port)
+            while not proxy._connections:
+                await asyncio.sleep(0)
+            [connection] = proxy._connections
+            # Its sockets are closed one turn of the loop before the proxy forgets it.
+            for writer in (connection.client, connection.server):
+                writer.transport.abort()
+            await asyncio.sleep(0)
+            assert connection in proxy._connections
+            assert connection.client.get_extra_info("socket").fileno() == -1
+            cut = proxy.cut()
+            client.close()
+            await proxy.stop()
+            upstream.close()
+        return cut
+
+    assert asyncio.run(main()) == 1

@@ -244,3 +244,6 @@ def test_progress_is_reported_while_the_load_runs(open_arena: OpenArena) -> None
     wait_until(lambda: arena.recorder.progress["changes"] == 100, "progress")
     wait_until(lambda: arena.recorder.progress["lag_bytes"] == 0, "no lag")
     assert arena.recorder.progress["violations"] == 0
+    checked, violated = arena.recorder.progress["rules"]["lifecycle"]
+    assert checked > 0
+    assert violated == 0

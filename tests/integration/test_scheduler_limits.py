@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from msgspec import structs
 
 from engine.flusher import Flusher
 from engine.limiter import Limit
@@ -69,7 +71,7 @@ class Counters:
             self.drawn[key] += 1
             [(step,)] = yield call(STAMP, row.id, 7)
             self.stood_at.append(step)
-            admitted.append(replace(row, concurrency_shard=7))
+            admitted.append(structs.replace(row, concurrency_shard=7))
         self.denied += len(denied)
         return Admission(tuple(admitted), tuple(denied))
 

@@ -70,8 +70,8 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, *planned: PlannedFault) -> Run:
     return run
 
 
-def due(name: str, *, lasts_s: float = 60.0) -> PlannedFault:
-    return PlannedFault(29.0, name, None, lasts_s, 1)
+def due(name: str, *, lasts_s: float = 60.0, alone: bool = False) -> PlannedFault:
+    return PlannedFault(29.0, name, None, lasts_s, 1, alone)
 
 
 def test_what_is_due_with_a_crash_waits_until_the_server_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,3 +82,26 @@ def test_what_is_due_with_a_crash_waits_until_the_server_is_back(monkeypatch: py
     assert not run.ground.down
     assert [active.planned.name for active in run.active] == ["vacuum"]
     assert run.planned == []
+
+
+def test_nothing_begins_beside_a_fault_that_is_to_be_alone_nor_before_it_has_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = disturbed(monkeypatch, due("vacuum", lasts_s=0.0, alone=True), due("crash"))
+    run._disturb()
+    assert [active.planned.name for active in run.active] == ["vacuum"]
+    run._disturb()
+    assert run.active == []
+    assert [planned.name for planned in run.planned] == ["crash"]
+    run.settled_at = time.monotonic()
+    run._disturb()
+    assert [active.planned.name for active in run.active] == ["crash"]
+
+
+def test_a_fault_that_is_to_be_alone_waits_for_what_is_in_force_and_what_is_due_later_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = disturbed(monkeypatch, due("vacuum"), due("vacuum", alone=True), due("crash"))
+    run._disturb()
+    assert [active.planned.name for active in run.active] == ["vacuum"]
+    assert [planned.name for planned in run.planned] == ["vacuum", "crash"]

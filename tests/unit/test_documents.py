@@ -31,7 +31,7 @@ DOCS = ROOT / "docs"
 WORKFLOW = DOCS / "workflows" / "pgreferee.yml"
 PAGES = (*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
 # Sessions without a module behind them: their arguments are those of pytest, Sphinx and mutmut.
-OWN_SESSIONS = {"tests", "lint", "docs", "pin", "mutate"}
+OWN_SESSIONS = {"tests", "lint", "docs", "pin", "mutate", "speed"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

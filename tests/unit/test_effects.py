@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from invariants.history.operations import Operation
-from stress.effects import by_fault, effects, recovered, told_orphans
+from stress.effects import Back, by_fault, effects, recovered, told_orphans
 
 LOST = {"error": "OperationalError", "sqlstate": None, "message": "server closed the connection"}
 
@@ -73,12 +73,16 @@ def recovery(name: str, throughput_ms: float | None = None, **orphans: Any) -> d
         "orphans": 0, "taken_back_ms": None, "run_again_ms": None, "taken_back_late": 0, "run_again_late": 0,
         "still_waiting": 0,
     }  # fmt: skip
-    return {"fault": name, "recovery": {"throughput_ms": throughput_ms, **none, **orphans}}
+    throughput = {"throughput_ms": throughput_ms, "throughput_bound_ms": 2_900.0}
+    return {"fault": name, "recovery": {**throughput, **none, **orphans}}
 
 
 def test_times_to_recover_are_gathered_by_kind_beside_how_many_were_not_seen() -> None:
     faults = [recovery("kill", 900.0), recovery("kill"), recovery("kill", 300.0), recovery("crash")]
-    assert recovered(faults) == {"kill": ([300.0, 900.0], 1), "crash": ([], 1)}
+    assert recovered(faults) == {
+        "kill": Back(times_ms=[300.0, 900.0], bounds_ms=[2_900.0, 2_900.0], unseen=1),
+        "crash": Back(unseen=1),
+    }
 
 
 def test_orphans_are_told_beside_what_lease_and_sweeps_imply() -> None:

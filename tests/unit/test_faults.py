@@ -13,7 +13,7 @@ from engine.errors import UsageError
 from stress.config import RunConfig, checked
 from stress.faults import FAULTS, PlannedFault, plan_faults
 from stress.faults.acts import ACTS
-from stress.faults.plan import ENOUGH, NODE, is_left_out
+from stress.faults.plan import ENOUGH, NODE, SETTLE_S, is_left_out
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,33 @@ def test_a_late_fault_is_left_out_where_there_were_two_of_its_kind() -> None:
     assert is_left_out(fault, 13.0, 2)
     assert not is_left_out(fault, 11.0, 2)
     assert not is_left_out(fault, 60.0, 1)
+
+
+@given(runs)
+def test_a_fault_that_is_to_be_alone_has_nothing_beside_it_until_it_has_settled(run: Asked) -> None:
+    planned = run.plan()
+    for fault in planned:
+        if fault.alone:
+            others = [other for other in planned if other is not fault]
+            assert not [
+                other
+                for other in others
+                if other.at_s < fault.ends_s + SETTLE_S - 1e-9 and fault.at_s < other.ends_s
+            ]
+
+
+@pytest.mark.parametrize(("seconds", "least"), [(30.0, 1), (120.0, 4), (420.0, 15)])
+def test_the_longer_a_load_the_more_kinds_of_fault_have_a_time_by_themselves(
+    seconds: float, least: int
+) -> None:
+    everything = config("all").faults
+    for seed in range(20):
+        alone = [fault.name for fault in Asked(everything, seed, seconds, 4, 1.5).plan() if fault.alone]
+        assert len(set(alone)) == len(alone) >= least
+
+
+def test_a_short_load_has_its_faults_together() -> None:
+    assert not [fault for fault in Asked(config("all").faults, 1, 20.0, 4, 1.5).plan() if fault.alone]
 
 
 def test_a_run_of_two_minutes_has_every_kind_of_fault_twice() -> None:

@@ -232,6 +232,12 @@ def test_a_disturbance_of_another_worker_is_no_cause() -> None:
     assert found(tale.judged())["run-again-for-cause"] == "violated"
 
 
+def test_a_system_that_does_not_claim_fences_is_not_asked_for_them() -> None:
+    tale = sound()
+    by_a_former_holder(tale)
+    assert found(tale.judged(Claimed(lease_ms=1_000, fenced=False)))["ended-by-its-holder"] == "not_exercised"
+
+
 def test_a_claim_of_at_most_once_allows_no_second_run_whatever_happened() -> None:
     claims = Claimed(delivery="at-most-once")
     tale = sound().fault("kill", "worker-1.1", 35, 40)
@@ -255,6 +261,11 @@ def test_what_the_subject_does_not_say_is_not_judged() -> None:
     assert {verdicts[name] for name in (*ROWS, "key-limit", "worker-limit", "begun-in-order")} == {
         "not_exercised"
     }
+
+
+def test_a_row_whose_claim_is_forgotten_after_its_end_has_not_ended_again() -> None:
+    tale = sound().fault("pause", "worker-2.2", 12, 1_000).ran("worker-2.2", "job-1-1", 11, 1_400, "a")
+    assert found(tale.row("job-1-1", "done", 1_402, 9).judged())["ends-once"] == "held"
 
 
 def test_a_status_that_the_subject_does_not_name_makes_its_rows_unknown() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from invariants.evidence import Evidence
 from invariants.forks import Fork, Lost, read_lost, survive, write_fork
@@ -17,6 +19,7 @@ from invariants.ledger.pgoutput import Transaction, format_lsn
 from invariants.verdict import Judgement, Report
 from tests.fixtures.pgoutput_writer import write
 from tests.fixtures.traces import AT_REST, COMPLETE, START_US, Trace
+from tests.unit.test_picker_rules import BROKEN
 
 SECOND_NS = 1_000_000_000
 GONE_NS = START_US * 1000 + 50 * SECOND_NS
@@ -233,3 +236,37 @@ def test_the_lost_transactions_are_those_whose_commits_end_behind_the_fork(tmp_p
     [read] = read_lost(tmp_path)
     assert read.fork == fork
     assert [each.xid for each in read.transactions] == [forked.lost[1].xid]
+
+
+def loses_something(trace: Trace, forked: Forked) -> None:
+    trace.insert(901, DONE)
+    trace.claim(901, name="f.1", lease=1.0)
+    forked.fork()
+    trace.finish(901, "f.1", "done", result="1")
+    forked.fail_over()
+    trace.reap(901, "f.1")
+    rest(trace, 901)
+
+
+# Their leases are counted from the beginning of a trace, or they say less of a credit than nodes do.
+ONLY_BEFORE = ("reclaimed_beside_its_owner", "lone_credit_fails")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("invariant", "breach"), [each[:2] for each in BROKEN], ids=[f"{b[0]}-{b[1].__name__}" for b in BROKEN]
+)
+def test_what_is_broken_beside_a_failover_that_loses_commits_is_found_as_without_one(
+    invariant: str, breach: Callable[[Trace], None], when: str
+) -> None:
+    if when == "after" and breach.__name__ in ONLY_BEFORE:
+        when = "before"
+    forked = Forked()
+    if when == "before":
+        breach(forked.trace)
+    loses_something(forked.trace, forked)
+    if when == "after":
+        breach(forked.trace)
+    report = forked.judge()
+    assert len(report.losses) == 1
+    assert of(report, invariant).verdict == "violated"

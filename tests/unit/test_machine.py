@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from engine.machine import Done, Machine, MappedMachine, Outcome, Registry, Retry, Step, Stop
+from engine import picker
+from engine.machine import (
+    Child,
+    Done,
+    Machine,
+    MappedMachine,
+    Outcome,
+    Registry,
+    Retry,
+    Signal,
+    Step,
+    Stop,
+)
+from engine.picker import Claimed, Surroundings
 
 
 class Order(Machine):
@@ -37,6 +50,33 @@ def step(machine: str, name: str = "reserve", version: int = 1) -> Step:
     )
 
 
+def test_a_step_is_what_was_claimed_with_what_is_around_it() -> None:
+    claimed = Claimed(
+        id=7, fsm="order", fsm_version=2, step="pay", state='{"a": 1}', attempt=3, queue="q", priority=4,
+        concurrency_key="k", concurrency_shard=5, rate_limit="r", weight=6.0, claim="c", awaits=("paid",),
+    )  # fmt: skip
+    around = Surroundings(
+        signals=(picker.Signal(1, "paid", '{"n": 1}'), picker.Signal(2, "other", "{}")),
+        children=(
+            picker.Child(8, "part", "done", '{"b": 2}', "[1]", None),
+            picker.Child(9, "part", "failed", "{}", None, "boom"),
+        ),
+    )
+    taken = Step.of(claimed, around)
+    assert taken == Step(
+        instance_id=7, machine="order", version=2, name="pay", attempt=3, queue="q", concurrency_key="k",
+        state={"a": 1}, signals=(Signal(1, "paid", {"n": 1}), Signal(2, "other", {})),
+        children=(
+            Child(id=8, machine="part", status="done", state={"b": 2}, result=[1], error=None),
+            Child(id=9, machine="part", status="failed", state={}, result=None, error="boom"),
+        ),
+        awaits=("paid",),
+    )  # fmt: skip
+    assert taken.awaited == (Signal(1, "paid", {"n": 1}),)
+    alone = Step.of(claimed)
+    assert (alone.signals, alone.children, alone.awaited) == ((), (), ())
+
+
 def test_the_public_methods_of_a_machine_are_its_steps() -> None:
     assert sorted(Order().steps()) == ["reserve"]
 
@@ -47,6 +87,32 @@ def test_a_step_that_no_machine_has_is_not_found(unknown: Step) -> None:
 
     assert registry.function(step("order")) is not None
     assert registry.function(unknown) is None
+
+
+def test_a_mapped_machine_goes_on_inline_where_it_says_so_and_to_a_step_that_it_has() -> None:
+    steps = {"a": lambda step: Done(), "b": lambda step: Done()}
+    slow, quick = MappedMachine("slow", steps), MappedMachine("quick", steps, inline_execution=True)
+    registry = Registry([slow, quick])
+
+    assert registry.goes_on_inline(step("quick", "a"), "b") is True
+    assert registry.goes_on_inline(step("quick", "a"), "c") is False
+    assert registry.goes_on_inline(step("slow", "a"), "b") is False
+    assert registry.goes_on_inline(step("other", "a"), "b") is False
+
+
+def test_a_machine_decides_on_the_error_of_its_own_step() -> None:
+    asked: list[tuple[Step, Exception]] = []
+
+    class Asked(Order):
+        name = "asked"
+
+        def on_error(self, step: Step, error: Exception) -> Outcome:
+            asked.append((step, error))
+            return Stop("asked")
+
+    failed, error = step("asked"), RuntimeError("x")
+    assert Registry([Order, Patient, Asked]).on_error(failed, error) == Stop("asked")
+    assert asked == [(failed, error)]
 
 
 def test_two_versions_of_a_machine_live_side_by_side_and_one_version_is_registered_once() -> None:

@@ -12,7 +12,7 @@ from stress.mutants.asking import Ask, take_over, work
 from stress.mutants.concerns import callers, machines_of, statements_of
 from stress.mutants.instruments import Bench
 from stress.mutants.matrix import Matrix, Row, instruments_for
-from stress.mutants.report import document, read, sentences, written
+from stress.mutants.report import compared, document, read, sentences, written
 from stress.mutants.seen import INSTRUMENTS, Instrument, Seen, Sight
 
 
@@ -84,6 +84,14 @@ def test_the_page_has_a_row_for_every_mutant_and_one_for_the_sound_engine() -> N
     page = document(matrix(seen("script", "caught")), "how")
     assert "| `m` | 1.0 s |" in page
     assert "| (none: the sound engine) | held (1 s) |" in page
+
+
+def test_the_page_of_all_instruments_has_steps_and_how_many_seeds_caught_it() -> None:
+    sights = [seen("script", "caught"), seen("explore", "held", 3.0), seen("swarm", "apart")]
+    sights += [seen("model", "caught", 2.0), seen("model", "caught", 4.0), seen("model", "held", 9.0)]
+    page = compared(matrix(*sights), "how")
+    assert "| `m` | 1.0 s, 0 | 2 of 3: 4.0 s, 0 | held, 0 | apart |  |" in page
+    assert "script caught 1, model caught 1, explore caught 0" in page
 
 
 @pytest.mark.parametrize("name", [*REGISTRY, *PLANS])

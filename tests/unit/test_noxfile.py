@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,23 @@ def test_a_third_signal_ends_a_front_door_that_does_not_stop(tmp_path: Path) -> 
                 process.wait(0.3)
         process.wait(10)
     assert process.returncode == 128 + signal.SIGKILL
+
+
+def test_a_module_that_is_not_mutated_is_wrong_usage() -> None:
+    words = ["--noxfile", str(ROOT / "noxfile.py"), "-s", "mutate", "--", "engine/nothing.py"]
+    done = subprocess.run([sys.executable, "-m", "nox", *words], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "engine/nothing.py is not among what is mutated" in done.stderr
+
+
+def test_what_is_explained_of_mutated_python_is_there() -> None:
+    settings = tomllib.loads((ROOT / "tests" / "mutation.toml").read_text("utf-8"))
+    paths = [
+        path
+        for group in ("pure", "all")
+        for each in settings[group]["only_mutate"]
+        for path in ROOT.glob(each)
+    ]
+    lines = {line.strip() for path in paths for line in path.read_text("utf-8").splitlines()}
+    assert [entry["was"] for entry in settings["explained"] if entry["was"] not in lines] == []
+    assert all(entry["why"] and entry["is"] != entry["was"] for entry in settings["explained"])

@@ -375,6 +375,12 @@ def impatience_drops_an_outcome(trace: Trace) -> None:
     trace.did("node", "flush", {"outcomes": [spawn]}, {"xid": None, "committed": []})
 
 
+def impatience_gives_up_less_than_it_drops(trace: Trace) -> None:
+    impatient_flush(trace, "childs", "done")
+    trace.change(1).commit()
+    trace.did("node", "count", {"event": "abandoned", "amount": 1}, None)
+
+
 def impatience_without_children(trace: Trace) -> None:
     outcomes = impatient_flush(trace, "done", "next")
     trace.change(1).commit()
@@ -392,7 +398,28 @@ def impatience_is_killed(trace: Trace) -> None:
     trace.did("harness", "fault", {"fault": "kill", "target": "node", "pid": 1}, None)
 
 
-@pytest.mark.parametrize("play", [impatience_sends_again, impatience_is_killed])
+def impatience_gives_up(trace: Trace) -> None:
+    """The server went away before all was sent again."""
+    spawn, _ = impatient_flush(trace, "childs", "done")
+    trace.change(1).commit()
+    trace.did("node", "flush", {"outcomes": [spawn]}, {"xid": None, "committed": []})
+    trace.did("node", "count", {"event": "abandoned", "amount": 1}, None)
+
+
+def impatience_of_another_host(trace: Trace) -> None:
+    """Whose clock leaves open which of its operations overlap."""
+    impatience_sends_again(trace)
+    trace.operations[:] = [
+        msgspec.structs.replace(
+            o, start_ns=o.start_ns - 10**9, end_ns=(o.end_ns or 0) + 10**9, error_ns=2 * 10**9
+        )
+        for o in trace.operations
+    ]
+
+
+@pytest.mark.parametrize(
+    "play", [impatience_sends_again, impatience_is_killed, impatience_gives_up, impatience_of_another_host]
+)
 def test_a_spawning_flush_that_waited_in_vain_and_was_sent_again_in_parts_surfaces_to_nobody(
     play: Callable[[Trace], None],
 ) -> None:
@@ -951,6 +978,11 @@ BROKEN: list[tuple[str, Callable[[Trace], None], str]] = [
     ("lease-respect", reaped_in_time, "97.000 s of its lease left"),
     ("contention-quiet", lost_race_surfaces, "claim of node ended with UniqueViolation (23505)"),
     ("contention-quiet", impatience_drops_an_outcome, "flush of node ended with LockNotAvailable (55P03)"),
+    (
+        "contention-quiet",
+        impatience_gives_up_less_than_it_drops,
+        "flush of node ended with LockNotAvailable (55P03)",
+    ),
     ("contention-quiet", impatience_without_children, "flush of node ended with LockNotAvailable (55P03)"),
     ("no-deadlock", deadlock_surfaces, "insert_many of client ended in deadlock"),
     (

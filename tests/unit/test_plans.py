@@ -24,6 +24,7 @@ from results.plans.folder import (
     Environment,
     Explained,
     Index,
+    Inner,
     Table,
     read,
     write_environment,
@@ -33,8 +34,8 @@ from results.plans.growth import Point, fitted, slope
 from results.plans.hazards import hazards_of
 from results.plans.profiles import PROFILES
 from results.plans.reference import baselines
-from results.plans.shapes import SHAPES, Shape, check, check_statement, scan_name
-from results.plans.tree import Node, parse, paths, shape, walk
+from results.plans.shapes import OTHERS, SHAPES, Shape, check, check_statement, scan_name
+from results.plans.tree import Node, NoPlan, blanked, parse, paths, shape, walk
 from results.plans.verdict import INVARIANTS, RULES, Judged, judge
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "plans"
@@ -42,7 +43,7 @@ CATALOGUE = Catalogue.load()
 
 
 def recorded(name: str) -> Node:
-    return parse(json.loads((RECORDED / f"{name}.json").read_text("utf-8"))).root
+    return parse([json.loads((RECORDED / f"{name}.json").read_text("utf-8"))]).root
 
 
 def leaf(alias: str = "g", **more: object) -> Node:
@@ -158,7 +159,106 @@ def test_the_recorded_claims_keep_their_shape() -> None:
 
 def test_rows_of_a_node_are_those_of_all_its_loops_and_those_looked_at_in_vain() -> None:
     told = {"Node Type": "Seq Scan", "Actual Rows": 2.5, "Actual Loops": 4, "Rows Removed by Filter": 3}
-    assert parse({"Plan": told}).root.handled == 22
+    assert parse([{"Plan": told}]).root.handled == 22
+
+
+def scan(**told: object) -> Node:
+    """A scan as EXPLAIN tells it, parsed."""
+    return parse([{"Plan": {"Node Type": "Seq Scan", "Relation Name": "t", "Alias": "t", **told}}]).root
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("(NOT (hashed SubPlan 1))", "(NOT (ANY (id = (hashed SubPlan 1).col1)))"),
+        (
+            "((queue = 'z)('::text) OR (hashed SubPlan 2))",
+            "((queue = 'z)('::text) OR (ANY ((a = (hashed SubPlan 2).col1) AND (b = (hashed SubPlan 2).col2))))",
+        ),
+        ("((SubPlan 1) OR (SubPlan 2))", "((ALL (p > (SubPlan 1).col1)) OR (ANY (p < (SubPlan 2).col1)))"),
+        ("(NOT (SubPlan 1))", "(NOT EXISTS(SubPlan 1))"),
+        ("((SubPlan 1) > 5)", "((SubPlan 1) > 5)"),
+        ("(id = ANY ('{1,2}'::bigint[]))", "(id = ANY ('{3}'::bigint[]))"),
+        (
+            "(a = '2024-01-01 00:00:00+00'::timestamp with time zone)",
+            "(a = '2025'::timestamp with time zone)",
+        ),
+        ("(a = '1.5'::numeric(10,2))", "(a = '2'::numeric(10,2))"),
+    ],
+)
+def test_a_condition_is_the_same_in_the_writing_of_any_version(older: str, newer: str) -> None:
+    assert shape(scan(Filter=older)) == shape(scan(Filter=newer))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("(queue = 'a'::text)", "(queue = 'b'::text)"),
+        ("(state = 'ready'::q.state)", "(state = 'done'::q.state)"),
+        ("(CASE WHEN (q = 'a'::text) THEN 'x'::text ELSE 'y'::text END = 'x'::text)",
+         "(CASE WHEN (q = 'a'::text) THEN 'y'::text ELSE 'y'::text END = 'x'::text)"),
+        ("(NOT (hashed SubPlan 1))", "(NOT (SubPlan 1))"),
+        ("(p > (SubPlan 1))", "(p < (SubPlan 1))"),
+    ],
+)  # fmt: skip
+def test_a_condition_that_says_another_thing_is_another(one: str, other: str) -> None:
+    assert shape(scan(Filter=one)) != shape(scan(Filter=other))
+
+
+@pytest.mark.parametrize("ran", ["SubPlan 1", "SubPlan 2"])
+def test_of_alternative_subplans_the_one_that_ran_is_kept(ran: str) -> None:
+    def below(name: str) -> dict[str, object]:
+        told = {"Node Type": "Seq Scan", "Parent Relationship": "SubPlan", "Subplan Name": name}
+        return {**told, "Actual Loops": 1 if name == ran else 0}
+
+    plans = [below("SubPlan 1"), below("SubPlan 2")]
+    text = "(alternatives: SubPlan 1 or hashed SubPlan 2)"
+    node = scan(Filter=text, Plans=plans)
+    newer = "(SubPlan 1)" if ran == "SubPlan 1" else "(hashed SubPlan 1)"
+    only = [{**below(ran), "Subplan Name": "SubPlan 1"}]
+    assert shape(node) == shape(scan(Filter=newer, Plans=only))
+
+
+def test_what_a_statement_was_asked_with_is_no_part_of_its_plan() -> None:
+    def asked(key: str, number: int) -> Node:
+        return blanked(
+            scan(Filter=f"((key = '{key}'::text) AND (n = {number}) AND (m = 7) AND (q = 'it''s'::text))"),
+            [key, str(number), "it's"],
+        )
+
+    assert shape(asked("order-105", 5)) == shape(asked("order-55", 6))
+    assert "(m = 7)" in asked("a", 5).conditions["Filter"]
+    # A generic plan's parameters are no numbers.
+    assert blanked(scan(Filter="(a = $1)"), ["1"]).conditions == {"Filter": "(a = $1)"}
+
+
+def test_a_parallel_scan_is_another_than_one_alone() -> None:
+    parallel = scan(**{"Parallel Aware": True})
+    assert parallel.title() == "Parallel Seq Scan on t"
+    assert shape(parallel) != shape(scan())
+
+
+@pytest.mark.parametrize(("rows", "found"), [(10.0, set()), (60_000.0, {"seq-scan"})])
+def test_a_scan_that_a_limit_has_ended_did_not_read_a_users_table_whole(rows: float, found: set[str]) -> None:
+    plan = over(leaf(kind="Seq Scan", index="", rows=rows), kind="Limit")
+    told = check_statement(captured(plan, label="take"), {"gen_durable": Table(100_000, 1)}, 100_000, OTHERS)
+    assert {each.rule for each in told} == found
+
+
+def test_how_a_system_catalog_is_read_is_nobodys_plan() -> None:
+    def over_catalog(**more: object) -> Node:
+        return over(leaf("d", relation="pg_database", **more), leaf())
+
+    a, b = over_catalog(index="pg_database_oid_index"), over_catalog(kind="Seq Scan", index="")
+    assert compare(a_capture(captured(a)), a_capture(captured(b))).differences == ()
+
+
+def test_a_statement_that_a_rule_made_two_of_is_both_and_one_of_none_is_refused() -> None:
+    one = {"Plan": {"Node Type": "Result", "Shared Hit Blocks": 3}}
+    both = parse([one, one]).root
+    assert (both.kind, len(both.children), both.buffers) == ("Rewritten", 2, 6)
+    with pytest.raises(NoPlan):
+        parse([])
 
 
 def test_the_numbers_of_a_run_are_no_part_of_a_shape() -> None:
@@ -200,6 +300,22 @@ def test_a_limit_over_locks_is_sound_at_the_top_and_in_a_cte() -> None:
     assert rules(over(cte, over(leaf("c"))), Shape()) == set()
 
 
+def test_a_limit_over_locks_that_runs_once_or_is_asked_for_each_row_claims_no_more() -> None:
+    """`id = ANY (ARRAY(SELECT ... LIMIT n FOR UPDATE SKIP LOCKED))`, and a LATERAL that names its outer row."""
+
+    def limited(**more: object) -> Node:
+        locked = leaf("j", **more)
+        return over(over(locked, kind="LockRows"), kind="Limit")
+
+    array = msgspec.structs.replace(limited(), role="InitPlan", name="InitPlan")
+    assert rules(over(array, leaf(), kind="Update", relation="gen_durable"), Shape()) == set()
+    lateral = limited(conditions={"Index Cond": "(queue = q.name)"})
+    assert rules(over(leaf("q"), lateral), Shape()) == set()
+    assert rules(over(leaf("q"), limited(conditions={"Index Cond": "(queue = 'a'::text)"})), Shape()) == {
+        "over-claim"
+    }
+
+
 def test_what_was_never_executed_breaks_nothing() -> None:
     assert rules(over(leaf(kind="Seq Scan", index="", loops=0.0)), Shape()) == set()
 
@@ -226,6 +342,33 @@ def test_hazards_are_named_with_their_node() -> None:
     assert {each.kind for each in hazards_of(off, indexes)} == {"estimate"}
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("SELECT id FROM t WHERE a = 1 FOR UPDATE", True),
+        ("SELECT id FROM t WHERE a = 1 ORDER BY id FOR UPDATE", False),
+        ("SELECT id FROM t WHERE a = 1 FOR UPDATE skip  locked", False),
+    ],
+)
+def test_locks_that_are_waited_for_in_the_order_of_a_scan_are_named(text: str, named: bool) -> None:
+    plan = over(leaf(), kind="LockRows")
+    told = msgspec.structs.replace(captured(plan, label="take"), text=text)
+    assert {each.kind for each in hazards_of(told, {})} == ({"lock-order"} if named else set())
+
+
+def test_a_kept_plan_has_no_wrong_estimates_and_a_users_statement_is_hot() -> None:
+    off = leaf(estimate=5_000.0, rows=2.0)
+    kept = msgspec.structs.replace(captured(off), plans={"kept": Explained(plan=off)})
+    assert list(hazards_of(kept, {})) == []
+    assert {each.kind for each in hazards_of(captured(off, label="take"), {})} == {"estimate"}
+    assert list(hazards_of(captured(off, label="client/page"), {})) == []
+
+
+def test_a_generic_plan_with_another_index_that_costs_no_more_has_lost_none() -> None:
+    indexes = {"gen_durable_pick": Index("gen_durable", "status = 'runnable'")}
+    assert list(hazards_of(captured(leaf(), leaf(index="gen_durable_pkey"), label="x"), indexes)) == []
+
+
 def test_a_change_of_rows_that_a_cte_has_locked_has_no_order() -> None:
     cte = over(over(leaf(), kind="LockRows"), kind="Limit", name="CTE c", role="InitPlan")
     update = over(
@@ -235,7 +378,8 @@ def test_a_change_of_rows_that_a_cte_has_locked_has_no_order() -> None:
         relation="gen_durable",
         alias="g",
     )
-    assert list(hazards_of(captured(update), {})) == []
+    skips = msgspec.structs.replace(captured(update), text="... FOR UPDATE SKIP LOCKED ...")
+    assert list(hazards_of(skips, {})) == []
 
 
 @pytest.mark.parametrize(
@@ -267,6 +411,39 @@ def test_a_plan_that_a_second_analyze_had_seen_is_a_tie() -> None:
     comparison = compare(a_capture(captured(leaf(), alternate=other)), a_capture(captured(other, leaf())))
     assert {each.severity for each in comparison.differences} == {"tie"}
     assert comparison.verdict == "same"
+
+
+def test_a_probe_that_finds_one_row_in_three_is_no_more_work_where_fractions_are_shown() -> None:
+    old, new = leaf(rows=0.0, loops=300.0), leaf(rows=0.33, loops=300.0)
+    assert compare(a_capture(captured(old), major=17), a_capture(captured(new), major=18)).differences == ()
+    assert (
+        compare(a_capture(captured(old), major=18), a_capture(captured(new), major=18)).verdict == "regressed"
+    )
+
+
+def test_a_statement_inside_a_function_that_one_side_has_not_is_told() -> None:
+    def calling(*texts: str) -> Captured:
+        inner = tuple(Inner(text=text, calls=1, plan=leaf()) for text in texts)
+        return msgspec.structs.replace(
+            captured(leaf(), label="x"), plans={"custom": Explained(plan=leaf(), inner=inner)}
+        )
+
+    comparison = compare(a_capture(calling("A", "B")), a_capture(calling("A", "C")))
+    assert [each.message for each in comparison.differences] == ["run only in A", "run only in B"]
+    # One side could not look inside.
+    assert compare(a_capture(calling("A")), a_capture(calling())).verdict == "same"
+
+
+def test_settings_that_somebody_made_explain_a_plan_and_another_version_s_default_does_not() -> None:
+    a, plan = a_capture(captured(leaf())), captured(leaf(index="gen_durable_pkey"))
+    made = compare(a, a_capture(plan, settings={"work_mem": "64kB"}))
+    assert (made.verdict, made.exit_code) == ("changed-explained", 0)
+    assert made.differences[0].reason == "other settings: work_mem 4MB → 64kB"
+    lost = compare(a, a_capture(settings={"work_mem": "64kB"}))
+    assert lost.verdict == "regressed"
+    older = a_capture(captured(leaf()), major=14, settings={"hash_mem_multiplier": "1"})
+    newer = a_capture(plan, major=15, settings={"hash_mem_multiplier": "2"})
+    assert compare(older, newer).verdict == "regressed"
 
 
 def test_a_statement_on_one_side_is_an_error() -> None:
@@ -315,7 +492,7 @@ def test_a_comparison_says_settings_first_and_shows_both_trees() -> None:
     )
     comparison = compare(a, b)
     assert render.text(comparison).splitlines()[2] == "setting work_mem: 4MB → 1MB"
-    assert render.text(comparison).splitlines()[-1] == "verdict: regressed"
+    assert render.text(comparison).splitlines()[-1] == "verdict: changed-explained"
     assert "| `work_mem` | 4MB | 1MB |" in render.markdown(comparison)
     page = render.html(comparison)
     assert "Index Scan by gen_durable_pick" in page
@@ -350,6 +527,18 @@ def test_what_grows_with_the_table_or_faster_than_the_batch_is_named() -> None:
     assert growth(0, 1) == ""
     assert "table: exponent 0.50" in growth(0.5, 1)
     assert "batch: exponent 2.00" in growth(0, 2)
+
+
+def test_a_deeper_tree_and_rows_that_no_longer_share_pages_are_no_growth_and_a_longer_walk_is() -> None:
+    def growth(large: float) -> float | None:
+        points = [
+            Point(10_000, 100, 100.0, 300.0, descents=100.0, apart=100.0),
+            Point(100_000, 100, 100.0, large, descents=100.0, apart=100.0),
+        ]
+        return fitted("x", "custom", points).table
+
+    assert growth(500.0) == pytest.approx(0)
+    assert growth(1_500.0) == pytest.approx(0.636, abs=0.01)
 
 
 BASELINES = sorted(path.name for path in baselines().iterdir() if path.is_dir())

@@ -39,7 +39,7 @@ def test_a_queue_is_taken_at_its_bounds_and_refused_beyond_them(
 @pytest.mark.parametrize("knob", POSITIVE)
 @pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan")])
 def test_what_must_be_positive_and_finite_is(knob: str, value: float) -> None:
-    with pytest.raises(PolicyError, match=knob):
+    with pytest.raises(PolicyError, match=rf"^{knob} must be positive and finite, not {value}$"):
         node(**{knob: value})
 
 
@@ -47,7 +47,7 @@ def test_what_must_be_positive_and_finite_is(knob: str, value: float) -> None:
 def test_what_may_be_nothing_may_not_be_less_or_without_end(knob: str) -> None:
     assert getattr(node(**{knob: 0}), knob) == 0
     for value in (-0.001, float("inf"), float("nan")):
-        with pytest.raises(PolicyError, match=knob):
+        with pytest.raises(PolicyError, match=rf"^{knob} must be zero or positive and finite, not {value}$"):
             node(**{knob: value})
 
 
@@ -65,7 +65,8 @@ def test_a_heartbeat_fits_its_lease_three_times_and_a_poll_its_longest() -> None
     [
         ({"instance": "a:b"}, "colon"),
         ({"node": "a@b"}, "at sign"),
-        ({"node": "a\x00"}, "NUL"),
+        ({"node": "a\x00"}, "^node holds a NUL"),
+        ({"instance": "a\x00"}, "^instance holds a NUL"),
         ({"instance": ""}, "instance must not be empty"),
         ({"node": ""}, "node must not be empty"),
         ({"max_sessions": 0}, "max_sessions"),
@@ -88,7 +89,7 @@ def test_a_node_may_have_one_session_and_an_at_sign_in_its_instance() -> None:
     [("max_batch", 0), ("max_batch", float("inf")), ("max_delay_ms", -1), ("max_delay_ms", float("inf"))],
 )
 def test_a_flusher_that_could_not_work_is_refused(knob: str, value: float) -> None:
-    with pytest.raises(PolicyError, match=knob):
+    with pytest.raises(PolicyError, match=rf"^{knob} must be .*, not {value}$"):
         FlusherPolicy(**{knob: value})  # type: ignore[arg-type]
     assert FlusherPolicy(max_batch=1, max_delay_ms=0).max_batch == 1
 

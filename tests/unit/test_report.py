@@ -304,8 +304,19 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_a_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
-    html = making.write(run_in(tmp_path / "run")).read_text("utf-8")
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a run with everything in it."""
+    return making.write(run_in(tmp_path_factory.mktemp("runs") / "run")).read_text("utf-8")
+
+
+def without_curves(run: Path) -> Path:
+    """They take long to draw."""
+    (run / "history.parquet").unlink()
+    return run
+
+
+def test_a_page_is_whole_and_fetches_nothing(html: str) -> None:
     reader = Reader()
     reader.feed(html)
     assert reader.open == []
@@ -333,8 +344,7 @@ def test_a_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
     } <= set(reader.ids)
 
 
-def test_a_page_says_what_the_run_says(tmp_path: Path) -> None:
-    html = making.write(run_in(tmp_path / "run")).read_text("utf-8")
+def test_a_page_says_what_the_run_says(html: str) -> None:
     assert '<p class="verdict violated">violated</p>' in html
     assert "0 invariants held, 1 violated, 1 unknown, 1 not exercised." in html
     assert "1,234 transactions, 5,678 row changes" in html
@@ -352,7 +362,7 @@ def test_the_first_violation_comes_first_and_is_open_and_the_others_are_folded(t
         "single-owner": {**judged, "violations": [VIOLATION]},
         "lifecycle": {**judged, "violations": [earlier]},
     }
-    html = making.write(run_in(tmp_path / "run", invariants=invariants)).read_text("utf-8")
+    html = making.write(without_curves(run_in(tmp_path / "run", invariants=invariants))).read_text("utf-8")
     first, folded = html.index("this came first"), html.index("row 7 was done twice")
     assert first < html.index("<details>", first) < folded
 
@@ -397,15 +407,15 @@ def test_a_capture_has_the_trees_of_every_statement_on_its_page() -> None:
             assert escape(line(explained.plan)) in html
 
 
-def test_every_scrolling_part_of_a_page_can_be_reached_and_has_a_name(tmp_path: Path) -> None:
-    for page in (making.write(run_in(tmp_path / "run")), making.write(exploration_in(tmp_path / "explore"))):
-        html = page.read_text("utf-8")
-        scrolling = re.findall(r'<div class="scroll"([^>]*)>', html)
+def test_every_scrolling_part_of_a_page_can_be_reached_and_has_a_name(html: str, tmp_path: Path) -> None:
+    explored = making.write(exploration_in(tmp_path / "explore")).read_text("utf-8")
+    for page in (html, explored):
+        scrolling = re.findall(r'<div class="scroll"([^>]*)>', page)
         assert scrolling
         assert all('tabindex="0" role="region" aria-label="' in attributes for attributes in scrolling)
-        assert all('role="img" aria-label="' in svg for svg in re.findall(r"<svg[^>]*>", html))
-        assert '<html lang="en">' in html
-        assert html.index('class="skip" href="#main"') < html.index("<header>")
+        assert all('role="img" aria-label="' in svg for svg in re.findall(r"<svg[^>]*>", page))
+        assert '<html lang="en">' in page
+        assert page.index('class="skip" href="#main"') < page.index("<header>")
 
 
 def luminance(colour: str) -> float:
@@ -462,14 +472,13 @@ def test_a_run_that_never_began_has_a_page_too(tmp_path: Path) -> None:
         tmp_path / "run", verdict="unknown", reason="interrupted", postgres={}, invariants={}, faults=[],
         throughput={}, latency_ms={}, effects={},
     )  # fmt: skip
-    assert "interrupted" in making.write(run).read_text("utf-8")
+    assert "interrupted" in making.write(without_curves(run)).read_text("utf-8")
 
 
 def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path: Path) -> None:
     for place in range(3):
-        run = run_in(tmp_path / f"2026010{place}-mixed", verdict="held" if place else "violated")
-        # Without curves, which take long to draw.
-        (run / "history.parquet").unlink()
+        without_curves(run_in(tmp_path / f"2026010{place}-mixed", verdict="held" if place else "violated"))
+    (without_curves(run_in(tmp_path / "20260108-mixed")) / "depths.parquet").write_bytes(b"cut off")
     broken = tmp_path / "20260109-mixed"
     broken.mkdir()
     (broken / "verdict.json").write_text("{")
@@ -482,6 +491,8 @@ def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path:
     assert linked == [f"2026010{place}-mixed/report.html" for place in (2, 1, 0)]
     assert all((tmp_path / target).is_file() for target in linked)
     assert "20260109-mixed" in html
+    # Listed, with the reason why it has no page to lead to.
+    assert "20260108-mixed/depths.parquet cannot be read" in html
     # Two of the three held, and were asked for the same.
     assert "Trends" in html
     assert "last to the median before" in html
@@ -530,6 +541,10 @@ def test_the_overview_has_the_mutants_the_ablation_and_the_benchmark_where_there
         "20260101-plans/verdict.json": {
             "verdict": "held", "reason": None, "servers": ["18.6 (embedded)"], "profile": "medium", "invariants": [],
         },
+        "20260101-ci/verdict.json": {
+            "verdict": "held", "mutant": None, "seconds": 90.0,
+            "parts": {"queue": {"verdict": "held", "folder": "20260101-mixed"}},
+        },
         "20260101-bad/bench.json": {"samples": [1]},
     }  # fmt: skip
     for name, value in made.items():
@@ -539,7 +554,8 @@ def test_the_overview_has_the_mutants_the_ablation_and_the_benchmark_where_there
     reader = Reader()
     reader.feed(html)
     assert reader.open == []
-    assert {"explorations", "plans", "mutants", "races", "ablation", "bench"} <= set(reader.ids)
+    assert 'queue <span class="held">held</span>' in html
+    assert {"explorations", "checks", "plans", "mutants", "races", "ablation", "bench"} <= set(reader.ids)
     assert '<td class="caught">1.2 s</td>' in html
     assert "explore: k1-exclusion" in html
     # Survivors come first.

@@ -12,17 +12,25 @@ from engine.store.shards import (
     MAX_SHARDS,
     addressed,
     check_count,
+    gathered,
+    grouped,
     oldest,
     page_of,
     shard_of,
     shared_out,
     ticket,
+    ticketed,
 )
 
 
 def test_an_execution_lives_where_it_always_did() -> None:
     pinned = {"": 876, "a": 343, "é": 743, "00000000000000000000000000000000": 697}
     assert {id_: shard_of(id_, 1000) for id_ in pinned} == pinned
+
+
+def test_an_id_that_is_no_text_has_a_place_all_the_same() -> None:
+    assert shard_of("\ud800", 1000) == shard_of("\ud800", 1000)
+    assert shard_of(7, 1000) == shard_of("7", 1000)  # type: ignore[arg-type]
 
 
 def test_executions_are_spread_evenly() -> None:
@@ -44,6 +52,22 @@ def test_a_number_of_shards_that_there_cannot_be_is_refused(count: int) -> None:
         check_count(count)
 
 
+def test_a_batch_is_divided_by_shard_and_its_answers_put_together_again() -> None:
+    groups = grouped([2, 0, 2, 1])
+    assert groups == {2: [0, 2], 0: [1], 1: [3]}
+    assert gathered(groups.values(), [("a", "c"), ("b",), ("d",)]) == ["a", "b", "c", "d"]
+    outcomes: list[tuple[str, ...] | BaseException] = [("a", "c"), KeyError("lost"), ("d",)]
+    with pytest.raises(KeyError, match="lost"):
+        gathered(groups.values(), outcomes)
+    for answers in ([("a",), ("b",), ("d",)], [("a", "c"), ("b",)]):
+        with pytest.raises(ValueError, match="shorter"):
+            gathered(groups.values(), answers)
+
+
+def test_rows_of_a_shard_come_by_ticket() -> None:
+    assert ticketed(2, [(5, "x"), (6, "y", 7)]) == [(ticket(2, 5), "x"), (ticket(2, 6), "y", 7)]
+
+
 def test_a_backlog_of_one_shard_does_not_hide_another() -> None:
     backlog = [(seq, "x") for seq in range(1, 101)]
     late = [(seq, "y") for seq in range(10_001, 10_004)]
@@ -53,6 +77,9 @@ def test_a_backlog_of_one_shard_does_not_hide_another() -> None:
     assert [row[0] for row in rows] == sorted(row[0] for row in rows)
     assert [row[1] for row in shared_out([backlog, late], 1)] == ["x"]
     assert shared_out([[], []], 10) == []
+    assert shared_out([backlog[:3], late], 1_000) == [*backlog[:3], *late]
+    # Of rows that begin alike each stays where it was.
+    assert shared_out([[(1, "b"), (1, "a")]], 2) == [(1, "b"), (1, "a")]
 
 
 def test_due_timers_of_all_shards_come_oldest_first() -> None:
@@ -100,3 +127,4 @@ def test_a_page_that_is_full_and_was_the_last_of_every_shard_ends_the_listing() 
     assert page_of([page("a"), page("b")], 2).next_cursor is None
     assert place_of(page_of([page("a", "c"), page("b")], 2).next_cursor) == "b"
     assert place_of(page_of([page("a", more=True), page("b")], 2).next_cursor) == "b"
+    assert place_of(page_of([page("a", "c"), page("b", "d")], 3).next_cursor) == "c"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
 
 from engine.statechart import Chart, Go, InvalidChart, Scope, State, began, start_event, step
-from engine.statechart.step import CANCEL, FINISHED, TIMER, Effects, failed
+from engine.statechart.step import CANCEL, FINISHED, START, TIMER, Effects, child_id_of, failed
 from engine.store.encoding import MAX_KEY_BYTES, key
-from engine.store.execution import Event, Execution
-from engine.values import MAX_JSON_DEPTH
+from engine.store.execution import Child, Emit, Event, Execution
+from engine.values import MAX_INDEXED_BYTES, MAX_JSON_DEPTH, UnstorableValue
 
 NOW = 1_000.0
 
@@ -106,6 +107,13 @@ def after(*kinds: str | Event, execution: Execution | None = None) -> Effects:
     return effects
 
 
+def test_an_execution_begins_as_its_chart_says_and_is_set_off_by_an_event_of_its_own() -> None:
+    execution = began(CHART, "x", {"a": 1})
+    assert (execution.id, execution.definition_id, execution.root_path) == ("x", "order", "order")
+    assert (execution.context, began(CHART, "x").context) == ({"a": 1}, {})
+    assert start_event("x") == Event(id="start:x", kind="start")
+
+
 def test_a_start_enters_down_the_initial_states() -> None:
     effects = after()
     assert (effects.execution.status, effects.execution.active_path) == ("RUNNING", "order/cart")
@@ -129,6 +137,62 @@ def test_a_transition_runs_exits_its_chore_and_entries_in_order_and_arms_timers(
     assert effects.execution.armed == {"order/work/one": 1_005.0}
 
 
+def test_a_step_is_traced() -> None:
+    moved = after("go")
+    assert moved.trace == {
+        "event": "go",
+        "event_id": "e-go",
+        "from": "order/cart",
+        "to": "order/work/one",
+        "actions": [
+            "order/cart:cart-exit",
+            "order/cart:go",
+            "order/work:work-entry",
+            "order/work/one:one-entry",
+        ],
+    }
+    exploded = after("explode").trace
+    assert exploded == {
+        "event": "explode", "event_id": "e-explode", "from": "order/cart", "to": "order/cart", "actions": [],
+    }  # fmt: skip
+    assert after("go", "pause").trace == {
+        "event": "pause",
+        "event_id": "e-pause",
+        "from": "order/work/one",
+        "to": "order/cart",
+        "actions": ["order/work:work-exit"],
+    }
+
+
+def test_a_chore_without_a_name_is_traced_as_one() -> None:
+    chart = Chart("c", State("c", on={"go": Go(None, do=partial(tell))}))
+    begun = step(chart, began(chart, "x"), start_event("x"), NOW).execution
+    traced = step(chart, begun, event("go"), NOW).trace
+    assert traced is not None
+    assert traced["actions"] == ["c:chore"]
+
+
+def test_a_chore_sees_its_execution_its_parent_and_the_event() -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def look(scope: Scope) -> None:
+        seen.append((scope.execution_id, scope.parent_id, scope.context, scope.event))
+
+    chart = Chart("c", State("c", on={"go": Go(None, do=look)}))
+    execution = Execution(id="x", definition_id="c", root_path="c", parent_id="p", context={"a": 1})
+    step(chart, execution, event("go"), NOW)
+    assert seen == [("x", "p", {"a": 1}, event("go"))]
+
+
+def test_a_start_that_comes_late_is_no_event_of_the_chart() -> None:
+    chart = Chart(
+        "c",
+        State("c", initial="a", states=(State("a", on={START: Go("../b")}), State("b"))),
+    )
+    begun = step(chart, began(chart, "x"), start_event("x"), NOW).execution
+    assert step(chart, begun, start_event("x"), NOW).execution.active_path == "c/a"
+
+
 def test_a_timer_that_matches_is_taken_and_one_that_does_not_is_late() -> None:
     late = after("go", event(TIMER, path="order/work/one", fire_at=1_004.0))
     assert late.execution.active_path == "order/work/one"
@@ -136,6 +200,14 @@ def test_a_timer_that_matches_is_taken_and_one_that_does_not_is_late() -> None:
     fired = after("go", event(TIMER, path="order/work/one", fire_at=1_005.0))
     assert fired.execution.active_path == "order/work/two"
     assert fired.execution.armed == {}
+    assert [(op.action, op.path) for op in fired.timers] == [("cancel", "order/work/one")]
+
+
+def test_a_timer_that_leads_to_its_own_state_is_armed_once_more() -> None:
+    chart = Chart("c", State("c", initial="a", states=(State("a", after=Go("../a", delay_s=5.0)),)))
+    begun = step(chart, began(chart, "x"), start_event("x"), NOW).execution
+    again = step(chart, begun, event(TIMER, path="c/a", fire_at=NOW + 5.0), NOW + 6.0)
+    assert [(op.action, op.fire_at) for op in again.timers] == [("cancel", 0.0), ("schedule", NOW + 11.0)]
 
 
 def test_leaving_disarms_and_a_cancelled_timer_changes_nothing() -> None:
@@ -163,8 +235,8 @@ def test_emits_have_the_same_ids_when_the_step_is_run_again() -> None:
     at_one = after("go").execution
     first, second = (step(CHART, at_one, event("tell"), NOW) for _ in range(2))
     assert first.emits == second.emits
-    assert [(emit.target_id, emit.event.kind, emit.event.payload) for emit in first.emits] == [
-        ("somebody", "told", {"n": 1})
+    assert first.emits == [
+        Emit("somebody", Event(id=f"x:{at_one.version + 1}:0", kind="told", payload={"n": 1}))
     ]
 
 
@@ -173,6 +245,10 @@ def test_a_step_leaves_the_execution_that_it_was_given_as_it_was() -> None:
     before = deepcopy(given)
     step(CHART, given, event("drop"), NOW)
     assert given == before
+    forked = split()
+    before = deepcopy(forked.execution)
+    step(CHART, forked.execution, event(FINISHED, child_id=forked.spawns[0].child_id), NOW)
+    assert forked.execution == before
 
 
 def split() -> Effects:
@@ -184,11 +260,24 @@ def test_a_fork_spawns_a_child_of_each_region_and_joins_when_the_last_has_ended(
     left, right = forked.spawns
     assert (left.root_path, right.root_path) == ("order/split/left", "order/split/right")
     execution = forked.execution
+    assert execution.invoke_seq == 1
+    assert [spawn.child_id for spawn in forked.spawns] == [
+        child_id_of("x", 1, spawn.root_path) for spawn in forked.spawns
+    ]
+    assert len(left.child_id) == 32
+    assert left.context == right.context == execution.context
+    assert execution.children == {spawn.child_id: Child(root_path=spawn.root_path) for spawn in forked.spawns}
+    strange = step(CHART, execution, event(FINISHED, child_id="nobody's"), NOW)
+    assert strange.execution == execution
     for n, (child, outcome) in enumerate(((left, "z"), (right, "fine"))):
         finished = event(FINISHED, child_id=child.child_id, outcome=outcome, result=n)
         for _ in range(2):  # delivered twice
             execution = step(CHART, execution, finished, NOW).execution
         assert (execution.status == "DONE") == (n == 1)
+        if n == 0:
+            assert execution.children[child.child_id] == Child(
+                root_path=child.root_path, finished=True, outcome="z", result=0
+            )
     assert (execution.active_path, execution.outcome) == ("order/done", "done")
 
 
@@ -215,7 +304,9 @@ def test_leaving_a_fork_cancels_the_children_that_still_run() -> None:
     left, right = forked.spawns
     execution = step(CHART, forked.execution, event(FINISHED, child_id=left.child_id), NOW).execution
     dropped = step(CHART, execution, event("drop"), NOW)
-    assert [(emit.target_id, emit.event.kind) for emit in dropped.emits] == [(right.child_id, CANCEL)]
+    assert [(emit.target_id, emit.event.kind, emit.event.payload) for emit in dropped.emits] == [
+        (right.child_id, CANCEL, {})
+    ]
     assert (dropped.execution.status, dropped.execution.children) == ("DONE", {})
 
 
@@ -231,6 +322,7 @@ def test_the_children_of_the_next_fork_are_others() -> None:
 def test_a_chore_that_raises_fails_the_execution_and_nothing_else_of_the_step_remains() -> None:
     failed = after("explode")
     assert (failed.execution.status, failed.execution.error) == ("FAILED", "RuntimeError: boom")
+    assert failed.execution.outcome == "failed"
     assert "half" not in failed.execution.context
     assert failed.emits == []
 
@@ -286,16 +378,90 @@ def test_a_state_that_a_new_version_of_the_chart_lacks_is_not_gone_back_to() -> 
     assert step(CHART, execution, event("back"), NOW).execution.status == "RUNNING"
 
 
+def test_what_neither_runs_nor_has_ended_is_offered_no_event() -> None:
+    for execution in (after().execution, after().execution):
+        execution.status = "SUSPENDED"
+        taken = step(CHART, execution, event("go"), NOW)
+        assert (taken.execution, taken.emits, taken.timers) == (execution, [], [])
+
+
 def test_a_cancel_ends_it_and_disarms_its_timers() -> None:
     cancelled = after("go", CANCEL)
-    assert cancelled.execution.status == "CANCELLED"
+    assert (cancelled.execution.status, cancelled.execution.outcome) == ("CANCELLED", "cancelled")
     assert [op.action for op in cancelled.timers] == ["cancel"]
     assert step(CHART, cancelled.execution, event("pause"), NOW).execution == cancelled.execution
+
+
+def test_a_composite_that_was_never_entered_begins_at_its_beginning() -> None:
+    chart = Chart(
+        "c",
+        State("c", initial="a", on={"back": Go("b/*")}, states=(
+            State("a"), State("b", initial="two", states=(State("one"), State("two"))),
+        )),
+    )  # fmt: skip
+    begun = step(chart, began(chart, "x"), start_event("x"), NOW).execution
+    assert step(chart, begun, event("back"), NOW).execution.active_path == "c/b/two"
+
+
+def test_only_what_does_not_hold_both_ends_is_left_and_entered() -> None:
+    chart = Chart(
+        "c",
+        State("c", initial="w", entry=note("c"), states=(
+            State("w", initial="a", entry=note("w"), states=(
+                State("a", on={"go": Go("../b"), "here": Go(".")}), State("b", entry=note("b")),
+            )),
+        )),
+    )  # fmt: skip
+    begun = step(chart, began(chart, "x"), start_event("x"), NOW).execution
+    assert begun.context["log"] == ["c", "w"]
+    moved = step(chart, begun, event("go"), NOW).execution
+    assert moved.context["log"] == ["c", "w", "b"]
+    assert step(chart, begun, event("here"), NOW).execution.active_path == "c/w/a"
+
+
+def test_a_chart_knows_whose_each_of_its_states_is() -> None:
+    # Made here: what a module makes as it is read was made by the code as it is.
+    chart = Chart("other-name", CHART["order"])
+    assert chart.definition_id == "other-name"
+    assert [chart.region_of(f"order{path}") for path in ("", "/cart", "/work/one", "/split")] == ["order"] * 4
+    assert chart.region_of("order/split/left") == chart.region_of("order/split/left/a") == "order/split/left"
+    assert chart.runs("order", None)
+    assert chart.runs("order", "order/work/one")
+    assert chart.runs("order/split/left", "order/split/left/a")
+    assert not chart.runs("order", "order/split/left/a")
+    assert not chart.runs("order/split/left", "order/cart")
+    assert not chart.runs("order", "order/gone")
+    assert not chart.runs("order/cart", None)
+    once = State("r", initial="a", states=(State("a", after=Go("../a", delay_s=0.0)),))
+    assert Chart("r", once)["r/a"].after == Go("../a", delay_s=0.0)
+
+
+@pytest.mark.parametrize(("name", "why"), [("", "empty"), ("x" * (MAX_INDEXED_BYTES + 1), "bytes")])
+def test_what_a_chart_is_called_and_its_paths_are_keys(name: str, why: str) -> None:
+    if why == "bytes":
+        with pytest.raises(UnstorableValue, match=r"^definition_id is"):
+            Chart(name, State("r"))
+        with pytest.raises(UnstorableValue, match=r"^path is"):
+            Chart("r", State("r", initial=name, states=(State(name),)))
+    else:
+        with pytest.raises(InvalidChart, match="named ''"):
+            Chart("r", State(name))
 
 
 @pytest.mark.parametrize(
     ("state", "why"),
     [
+        (State("r", initial=".", states=(State("."),)), r"named '\.'"),
+        (State("r", initial="..", states=(State(".."),)), r"named '\.\.'"),
+        (
+            State("r", initial="a", states=(State("a"),), final=True),
+            "can be composite, a fork or final, only one of them",
+        ),
+        (State("r", initial="a", states=(State("a", after=Go("../a", delay_s=-1.0)),)), r"waits for -1\.0"),
+        (
+            State("r", initial="a", states=(State("a", after=Go("../a", delay_s=float("inf"))),)),
+            "waits for inf",
+        ),
         (State("r", initial="a"), "needs states and an initial one"),
         (State("r", initial="b", states=(State("a"),)), "begins in 'b'"),
         (State("r", initial="a", states=(State("a"), State("a"))), "named twice"),

@@ -3,8 +3,8 @@
 -- Index: primary key, one probe per shard, in the form that picker/heartbeat has.
 -- Race 1: reconcile has counted since that transaction committed, and has given the slot back already. A shard keeps
 -- the snapshot of its last count: what that one saw is not given twice (docs/findings.md, "a slot given back twice").
--- Race 2: admits, other credits. Locks wait here, in (key, shard) order, all of them before the first change: an admit
--- that finds a shard locked skips it, one that finds it changed would wait.
+-- Race 2: admits, other credits. Locks wait here, in (key, shard) order, all of them before the first change, as in
+-- picker/release: two credits meet in one order. An admit passes over a shard that is held, changed or not.
 WITH freed AS MATERIALIZED (
     SELECT
         f.key, f.shard, count(*)::double precision AS slots

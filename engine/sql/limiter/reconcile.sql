@@ -41,7 +41,7 @@ used AS MATERIALIZED (
         g.concurrency_key AS key, g.concurrency_shard AS shard, count(*)::double precision AS slots
     FROM gen_durable AS g
     WHERE
-        g.status = 'executing'
+        g.status = 'executing' AND g.lease_expires_at IS NOT NULL
         AND g.concurrency_shard >= 0
         AND g.concurrency_key >= (SELECT p.first FROM page AS p)
         AND g.concurrency_key <= (SELECT p.last FROM page AS p)

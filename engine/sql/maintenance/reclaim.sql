@@ -2,7 +2,8 @@
 -- prefixes, `<instance>:<queue>@<node>-`, one a queue; $2 is the margin in ms: a lease with more than that left was
 -- renewed within the last two heartbeats. $4 is this process's session name, $5 what all session names of the node
 -- begin with. Returns id, the claim that lost it, and the transaction.
--- Index: gen_durable_lease, entries below the margin only: where every node is well there are none.
+-- Index: gen_durable_lease, entries below the margin only: where every node is well there are none. Not EXISTS: the
+-- planner takes that for one row in hundreds, would read all below the margin for a batch, and sort it.
 -- Race: another process of the same name lives. The margin spares what it renewed in time by *our* intervals; its own
 -- may be longer, and a tick that met a locked row renewed nothing. So while any session of another process of this
 -- name is open, nothing is taken, and the reaper decides later (docs/findings.md, "Reclaimed from a living node").
@@ -26,13 +27,14 @@ left_behind AS MATERIALIZED (
     WHERE
         g.status = 'executing'
         AND g.lease_expires_at < now() + $2::double precision * interval '1 millisecond'
-        AND EXISTS (
+        AND coalesce((
             SELECT true
             FROM unnest($1::text[]) AS p (prefix)
             WHERE
                 starts_with(g.locked_by, p.prefix)
                 AND strpos(substr(g.locked_by, length(p.prefix) + 1), '-') = 0
-        )
+            LIMIT 1
+        ), false)
         AND (SELECT n.sessions FROM namesake AS n) = 0
     ORDER BY g.lease_expires_at
     LIMIT $3::bigint

@@ -1,8 +1,8 @@
 -- Take back up to $1 claims whose lease ran out: runnable at once, one attempt more. Returns id, the claim that lost
 -- it, and the transaction.
--- Index: gen_durable_lease, expired entries only, and of those as many as the limit and who share an instant with them:
--- later than an instant that the planner does not know, for it takes executing and expired for independent, so that
--- there would be next to none, and then reads and sorts them all.
+-- Index: gen_durable_lease, expired entries only, and of those as many as the limit: it has the whole order, and the
+-- instant is one that the planner does not know, for it takes executing and expired for independent, so that there
+-- would be next to none, and then reads and sorts them all.
 -- Race: a heartbeat or a flush has the row: skipped. One that committed since the snapshot is seen, because the lock
 -- re-evaluates the predicate on the newest version.
 WITH expired AS MATERIALIZED (

@@ -5,7 +5,8 @@
 -- Index: outbox_lane, to find busy lanes and for their first rows; spawns_child; the primary key of outbox. OFFSET 0
 -- and ANY keep each of these a probe: as a join it may be one with all spawns and the whole lane, for the first few
 -- rows.
--- Ranges, for equality lets the primary key serve a lane, through all others, or the whole table one that is empty.
+-- seq + 0, for the index has it so. Ranges, for equality lets the primary key serve a lane, through all others, or the
+-- whole table one that is empty.
 -- Race 1: two relays. A lane's rows go in the order of their seqs only if one relay at a time takes from it; SKIP
 -- LOCKED would give the second relay the later rows of a target first. The lane's lock is only ever tried.
 -- Race 2: this snapshot is older than what the lane's former holder has committed. The rows it took are gone when they
@@ -19,8 +20,8 @@ WITH busy AS MATERIALIZED (
     WHERE coalesce((
         SELECT true
         FROM outbox AS o
-        WHERE (hashtext(o.target_id) & 15, o.seq) > (n.lane, 0) AND hashtext(o.target_id) & 15 <= n.lane
-        ORDER BY hashtext(o.target_id) & 15, o.seq
+        WHERE (hashtext(o.target_id) & 15, o.seq + 0) > (n.lane, 0) AND hashtext(o.target_id) & 15 <= n.lane
+        ORDER BY hashtext(o.target_id) & 15, o.seq + 0
         LIMIT 1
     ), false)
     ORDER BY (n.lane - $3::integer) & 15
@@ -39,10 +40,10 @@ due AS MATERIALIZED (
         SELECT o.seq
         FROM outbox AS o
         WHERE
-            (hashtext(o.target_id) & 15, o.seq) > (h.lane, 0)
+            (hashtext(o.target_id) & 15, o.seq + 0) > (h.lane, 0)
             AND hashtext(o.target_id) & 15 <= h.lane
             AND NOT EXISTS (SELECT FROM spawns AS s WHERE s.child_id = o.target_id OFFSET 0)
-        ORDER BY hashtext(o.target_id) & 15, o.seq
+        ORDER BY hashtext(o.target_id) & 15, o.seq + 0
         LIMIT $2::bigint
     ) AS p
 ),

@@ -2,7 +2,8 @@
 -- its number, whether it won, the version found (null: no row), whether its event was processed before. What lost
 -- changed nothing.
 -- Index: primary keys of executions, processed_events, timers and trace, one probe per row. OFFSET 0 keeps it a probe,
--- and the ids stand in the conditions, for a session keeps the plan that it made when there was next to nothing.
+-- for a session keeps the plan that it made when there was next to nothing; and of a join to the steps of the batch's
+-- executions it would make one of each step with each commit.
 -- Race 1: another writer of the same execution. `store/lock` holds the existing rows, in this transaction, before this
 -- snapshot is taken: what is read here is what is updated. The version is compared once more where it is written.
 -- Race 2: two first saves of one execution. The insert waits for the other's end and then inserts nothing; inserts
@@ -10,7 +11,7 @@
 -- Race 3: append_trace before the first save exists has no row to lock, and may draw the same index: the primary key
 -- of trace fails the transaction, which is done anew.
 -- Timers, markers and steps are changed in the order of the plan: whoever else changes several of an execution's has
--- its row locked first, or, as a sweep does, waits for none.
+-- its row locked first, or, as a sweep does, waits for none. Under that lock a ctid stays what it is.
 -- Effects are joined to `won`, which only what was really written can enter. Outbox and spawns draw their seq while the
 -- execution's row is held, in emission order: the order of one emitter is its commit order.
 WITH input AS MATERIALIZED (
@@ -107,11 +108,17 @@ armed AS (
     ON CONFLICT (execution_id, path) DO UPDATE SET fire_at = excluded.fire_at
 ),
 
+idle AS MATERIALIZED (
+    SELECT o.tid
+    FROM timed AS d
+    CROSS JOIN LATERAL (
+        SELECT t.ctid AS tid FROM timers AS t WHERE t.execution_id = d.execution_id AND t.path = d.path OFFSET 0
+    ) AS o
+    WHERE d.fire_at IS NULL
+),
+
 disarmed AS (
-    DELETE FROM timers AS t
-    USING timed AS d
-    WHERE t.execution_id = d.execution_id AND t.path = d.path AND d.fire_at IS NULL
-        AND t.execution_id = ANY ($1::text[])
+    DELETE FROM timers AS t USING idle AS i WHERE t.ctid = i.tid
 ),
 
 stepped AS MATERIALIZED (
@@ -129,10 +136,19 @@ traced AS (
     FROM stepped AS s
 ),
 
+outworn AS MATERIALIZED (
+    SELECT o.tid
+    FROM stepped AS s
+    CROSS JOIN LATERAL (
+        SELECT t.ctid AS tid
+        FROM trace AS t
+        WHERE t.execution_id = s.id AND t.idx <= s.idx - $21::integer
+        OFFSET 0
+    ) AS o
+),
+
 trimmed AS (
-    DELETE FROM trace AS t
-    USING stepped AS s
-    WHERE t.execution_id = s.id AND t.idx <= s.idx - $21::integer AND t.execution_id = ANY ($1::text[])
+    DELETE FROM trace AS t USING outworn AS o WHERE t.ctid = o.tid
 )
 
 SELECT

@@ -18,7 +18,7 @@ INSERT INTO timers (execution_id, path, fire_at)
 SELECT
     'e' || n * 10,
     'root/wait',
-    CASE WHEN n %% 20 = 0 THEN 1000 + n ELSE 4000000000 + n END
+    CASE WHEN n %% 2 = 0 THEN 1000 + n ELSE 4000000000 + n END
 FROM generate_series(1, %(rows)s::bigint / 10) AS n;
 
 INSERT INTO trace (execution_id, idx, entry)

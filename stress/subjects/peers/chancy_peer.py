@@ -16,9 +16,11 @@ from chancy.plugins.recovery import Recovery
 from stress.subjects.system import Claims, Job, Node, Rows, System
 
 QUEUE = "work"
-HEARTBEAT_S, DEAD_S, SWEEP_S, POLL_S = 1, 3, 1, 1
+HEARTBEAT_S, DEAD_S, SWEEP_S, POLL_S = 1, 6, 1, 1
 CONCURRENCY = 10
 BENCH_CONCURRENCY = 1_000
+# By default a job is tried once, and one that is cancelled when its worker loses its sessions has failed for good.
+ATTEMPTS = 50
 # Jobs are functions by name: the node that they are run by stands here.
 NODE: list[Node] = []
 
@@ -29,7 +31,7 @@ async def work(*, payload: str) -> None:
 
 
 class ChancyPeer(System):
-    """With a heartbeat every second and a time-out of 3 s, instead of 30 s and 90 s, and sweeps and elections every
+    """With a heartbeat every second and a time-out of 6 s, instead of 30 s and 90 s, and sweeps and elections every
     second, so that recovery fits into a run."""
 
     claims = Claims(
@@ -96,4 +98,9 @@ class ChancyPeer(System):
 
 
 def _job(job: Job) -> ChancyJob:
-    return ChancyJob(func=f"{work.__module__}.{work.__name__}", queue=QUEUE, kwargs={"payload": job.payload})
+    return ChancyJob(
+        func=f"{work.__module__}.{work.__name__}",
+        queue=QUEUE,
+        kwargs={"payload": job.payload},
+        max_attempts=ATTEMPTS,
+    )

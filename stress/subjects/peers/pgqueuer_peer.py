@@ -5,6 +5,7 @@ production. A key is an entrypoint whose `concurrency_limit` is 1, which it enfo
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -42,6 +43,8 @@ class Session:
 
 
 async def _pool(dsn: str, size: int) -> asyncpg.Pool:
+    # A word of libpq's that asyncpg takes for a setting of the server; it encrypts nothing by itself.
+    dsn = re.sub(r"gssencmode=\w+&?", "", dsn).rstrip("?&")
     return await asyncpg.create_pool(dsn, min_size=size, max_size=max(2, size), command_timeout=30)
 
 

@@ -1,0 +1,123 @@
+"""A drain: so many jobs, done by one process or several.
+
+Everybody is timed alike. The jobs are there, the table vacuumed and analysed, the log checkpointed. An exclusive lock
+on the table holds all processes back until each has connected, prepared and waits for its first batch. The clock runs
+from its release to the commit that ended the last job, both by the server's clock, the latter read from the
+write-ahead log.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from engine.errors import InfrastructureError
+from engine.postgres import Server, fresh_database
+from invariants.ledger.pgoutput import Transaction
+from results.bench.samples import Sample
+from results.runs import VerdictWord
+from stress.bench import ledger
+from stress.bench.contenders import LOAD, Contender
+from stress.bench.cpu import Meter
+from stress.bench.processes import check, end, running
+
+READY_S: Final = 60.0
+DRAIN_S: Final = 120.0
+LOOK_S: Final = 0.1
+# Workers name their sessions after their processes.
+_WAITING = b"""
+    SELECT count(DISTINCT substring(application_name FROM 'bench-[0-9]+')) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+
+
+def drain(server: Server, contender: Contender, processes: int, repetition: int, logs: Path) -> Sample:
+    """One measurement, on a database of its own. Raises InfrastructureError where a process fails or time runs out."""
+    with fresh_database(server) as dsn, psycopg.connect(dsn, autocommit=True) as watch:
+        contender.prepare(dsn, logs)
+        with ledger.kept(dsn) as start:
+            contender.load(dsn, logs, contender.jobs, LOAD)
+            watch.execute(sql.SQL("VACUUM ANALYZE {}").format(sql.Identifier(contender.table)))
+            watch.execute("CHECKPOINT")
+            released_us, cpu_s = _run(server, dsn, watch, contender, processes, logs)
+            transactions = ledger.read(dsn, start)
+    account = ledger.Account.of(transactions, contender.reading)
+    verdict, reason = _verdict(contender, account, transactions)
+    took_s = (account.last_us - released_us) / 1e6 if account.ended_us else DRAIN_S
+    figures = {"per_s": len(account.ended) / took_s}
+    if cpu_s is not None:
+        figures["cpu_us"] = cpu_s * 1e6 / contender.jobs
+    return Sample(
+        workload=f"drain {processes}",
+        contender=contender.name,
+        kind=contender.kind,
+        repetition=repetition,
+        figures=figures,
+        verdict=verdict,
+        reason=reason,
+    )
+
+
+def _verdict(
+    contender: Contender, account: ledger.Account, transactions: list[Transaction]
+) -> tuple[VerdictWord, str | None]:
+    reason = account.objection(contender.jobs)
+    if reason is None and contender.is_engine:
+        reason = ledger.objection(transactions)
+    return ("held", None) if reason is None else ("violated", reason)
+
+
+def _run(
+    server: Server,
+    dsn: str,
+    watch: psycopg.Connection[Any],
+    contender: Contender,
+    processes: int,
+    logs: Path,
+) -> tuple[int, float | None]:
+    """Let them at it until nothing is left. When they were let, in microseconds since 1970, and the processor time that
+    they and the server took from there."""
+
+    def config(place: int) -> dict[str, Any]:
+        return {"dsn": dsn, "name": f"bench-{place}", **contender.config}
+
+    with psycopg.connect(dsn) as gate:
+        gate.execute(
+            sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(contender.table))
+        )
+        with running(processes, contender.command, config, logs) as children:
+            deadline = time.monotonic() + READY_S
+            while _one(watch, _WAITING) < processes:
+                check(children)
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(f"{contender.name} did not ask for its first batch in time")
+                time.sleep(LOOK_S)
+            # Parts of a worker that are slower to come up wait here too.
+            time.sleep(3 * LOOK_S)
+            released_us = _one(gate, b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+            meter = Meter(server, children)
+            gate.commit()
+            if contender.unfinished is None:
+                for child in children:
+                    if child.wait(DRAIN_S) is None:
+                        raise InfrastructureError(f"{contender.name} did not come to an end in time")
+                check(children)
+            else:
+                deadline = time.monotonic() + DRAIN_S
+                while _one(watch, contender.unfinished):
+                    check(children)
+                    if time.monotonic() > deadline:
+                        raise InfrastructureError(f"{contender.name} did not drain in {DRAIN_S:.0f} s")
+                    time.sleep(LOOK_S)
+                end(children)
+            return released_us, meter.spent_s()
+
+
+def _one(connection: psycopg.Connection[Any], query: bytes) -> int:
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])

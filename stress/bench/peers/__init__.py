@@ -1,0 +1,1 @@
+"""Workers of peers, each run by the Python of an environment of its own."""
