@@ -5,9 +5,11 @@ space that is written to again and again must be used again and again, once auto
 
 1. The first round in which a table is written to much tells what a row version of it costs where no space is used
    again: bytes of table and indexes, by versions written (inserts and updates, as the server counts them).
-2. Over the later half of the rounds a table that never used space again would grow by that much for every version. One
-   that grows by more than `SHARE` of it, and by more than `SLACK_BYTES`, grows without bound.
-3. A round in which the server's counters were set back, by a crash, counts for neither.
+2. Over the later half of the rounds a table that never used space again would grow by that much for every version.
+   One that grows by more than `SHARE` of it, and by more than `SLACK_BYTES`, grows without bound. What counts is how
+   much more there is at the end: a table that a vacuum cuts off grows again in the next round, and not without bound.
+   The end is the smaller of the last two samples, for the last round's work may not have been cleaned up yet.
+3. Of a round in which the server's counters were set back, by a crash, only what was written after that is known.
 4. Fewer than `MIN_ROUNDS` rounds, or fewer than `MIN_VERSIONS` versions in the later half, tell nothing.
 """
 
@@ -43,6 +45,8 @@ class TableSize(msgspec.Struct, frozen=True):
 
 Sizes = Mapping[str, TableSize]
 
+ABSENT = TableSize(0, 0, 0, 0, 0, 0)
+
 
 def total_bytes(sizes: Sizes) -> int:
     """Of all tables."""
@@ -59,30 +63,36 @@ def growths(samples: Sequence[Sizes]) -> dict[str, str]:
     after each, on one server."""
     if len(samples) <= MIN_ROUNDS:
         return {}
-    half = len(samples) // 2
+    later = samples[-(len(samples) // 2) - 1 :]
     found = {}
     for table in samples[-1]:
-        steps = [
-            _step(before.get(table), after[table]) for before, after in pairwise(samples) if table in after
-        ]
-        cost = next((grown / written for grown, written in steps if written >= MIN_VERSIONS), None)
-        later = steps[-half:]
-        grown, written = sum(step[0] for step in later), sum(step[1] for step in later)
+        cost = _cost([sample[table] for sample in samples if table in sample])
+        sizes = [sample.get(table, ABSENT) for sample in later]
+        end = len(sizes) - 1 if sizes[-1].total <= sizes[-2].total else len(sizes) - 2
+        grown, written = (
+            sizes[end].total - sizes[0].total,
+            sum(_written(*pair) for pair in pairwise(sizes[: end + 1])),
+        )
         if cost is None or written < MIN_VERSIONS or grown <= SLACK_BYTES:
             continue
         if grown > SHARE * cost * written:
             found[table] = (
-                f"{table} grew by {grown / 2**20:,.1f} MB in the last {len(later)} rounds, in which {written:,} row "
-                f"versions were written: {grown / written:,.0f} bytes each, where {cost:,.0f} is what one costs when "
-                "no space is ever used again"
+                f"{table} grew by {grown / 2**20:,.1f} MB in {end} of the last {len(later) - 1} rounds, in which "
+                f"{written:,} row versions were written: {grown / written:,.0f} bytes each, where {cost:,.0f} is what "
+                "one costs when no space is ever used again"
             )
     return found
 
 
-def _step(before: TableSize | None, after: TableSize) -> tuple[int, int]:
-    """Bytes and versions of one round; nothing where the counters began anew."""
-    if before is None:
-        return after.total, after.written
-    if after.written < before.written:
-        return 0, 0
-    return max(0, after.total - before.total), after.written - before.written
+def _cost(sizes: Sequence[TableSize]) -> float | None:
+    """Bytes for a version in the first round that wrote many and made the table larger."""
+    for before, after in pairwise([ABSENT, *sizes]):
+        written, grown = after.written - before.written, after.total - before.total
+        if written >= MIN_VERSIONS and grown > 0:
+            return grown / written
+    return None
+
+
+def _written(before: TableSize, after: TableSize) -> int:
+    """Versions of one round; at least, where the counters began anew."""
+    return after.written if after.written < before.written else after.written - before.written

@@ -47,10 +47,11 @@ def _document(ablation: Ablation, went_on: bool) -> Iterator[str]:
         "examples and schedules, not in seconds.\n"
     )
     figures = ablation.figures()
+    spent = sum(trial.seconds for trial in ablation.trials.values())
     yield (
         f"{figures['tried']} of {figures['variants']} tried: {figures['caught']} caught, {figures['explained']} "
-        f"explained below, {figures['open']} open; {figures['seconds']:.0f} s"
-        + (", after an earlier run." if went_on else ".")
+        f"explained below, {figures['open']} open. The trials took {spent:.0f} s"
+        + (", some of them in an earlier run." if went_on else ".")
         + "\n"
     )
     yield from _table(ablation)
