@@ -284,8 +284,9 @@ for _name, (_module, _does) in FRONT_DOORS.items():
     front_door(_name, _module, _does)
 
 
-# Each worker has a server of its own. Benchmarks are told to run once, as tests; -n 0 --benchmark-enable measures.
-PYTEST = ("-n", "logical", "--maxprocesses", "4", "--dist", "worksteal", "--benchmark-disable")
+# Each worker has a server of its own, and often waits for it: one more than there are cores. Benchmarks are told to run
+# once, as tests; -n 0 --benchmark-enable measures.
+PYTEST = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal", "--benchmark-disable")
 
 # Figures are a machine's: baselines are kept by kind of machine, and compared as ratios.
 SPEED = (

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from engine.limiter import Limit, PostgresLimiter
 from engine.limits import Admission, Slot
@@ -382,7 +384,7 @@ def flush(label: str, *outcomes: Outcome) -> Action:
             for hold in ended.holds:
                 row = world.claims.get(label, {}).get(hold.id)
                 if row is not None and any(c.id == hold.id and c.kind == "continue" for c in commits):
-                    world.claims[label][hold.id] = replace(row, turn=row.turn + 1)
+                    world.claims[label][hold.id] = msgspec.structs.replace(row, turn=row.turn + 1)
 
         return Prepared(
             "flush",

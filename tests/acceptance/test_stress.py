@@ -240,7 +240,7 @@ def test_a_soak_that_is_interrupted_goes_on_where_it_was(tmp_path: Path) -> None
         (["--scenario", "mixd"], 2, "there is no scenario 'mixd'; did you mean 'mixed'?"),
         (["--mutant", "nonesuch"], 2, "there is no mutant 'nonesuch'; choose from: "),
         (["--faults", "kill,flood"], 2, "there is no fault 'flood'; choose from: cancel, crash, failover"),
-        (["--subject", "other"], 2, "there is no subject 'other'; choose from: reference"),
+        (["--subject", "other"], 2, "there is no subject 'other'; choose from: absurd"),
         (["--pg", "12"], 2, '"12" names no supported Postgres'),
         (["--nodes", "0"], 2, "--nodes must be 1 to 64, not 0"),
         (["--seconds", "nan"], 2, "--seconds must be 1 to 86400, not nan"),

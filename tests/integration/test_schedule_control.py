@@ -204,7 +204,7 @@ def test_a_failing_schedule_that_goes_another_way_is_uncontrolled_and_not_violat
         sessions={**lost.sessions, "other": (unsteady(itertools.count()),)},
         stops=("worker", "client"),
     )
-    monkeypatch.setattr(worker, "races", lambda: {race.name: race})
+    monkeypatch.setattr(worker, "races_of", lambda _subject: {race.name: race})
     looked = Worker(open_mutant_lab("park-without-recheck"), None, "")
     choices = [CLIENT, CLIENT, CLIENT, *[WORKER] * 5, Choice("other"), Choice("other")]
     found = looked.turn(Task(race.name, "generic", 0, Fixed(choices), 1), 20.0)
