@@ -85,7 +85,9 @@ class Request:
 def ask_all(request: Request, quiet: bool, keep: Callable[[Matrix], object] = lambda _: None) -> Matrix:
     """Ask. Where it is interrupted, what was found until then stands; `keep` gets that after each answer. Raises
     InfrastructureError."""
-    asks = [*_asks(request), *(_controls(request) if request.control else ())]
+    asks, controls = [*_asks(request)], [*(_controls(request) if request.control else ())]
+    # A full run may be interrupted, and what accuses the sound engine is not believed: so that comes first there.
+    asks = [*controls, *asks] if request.full else [*asks, *controls]
     matrix = Matrix({name: Row(name, mutant_of(name).summary) for name in request.names}, interrupted=True)
     if request.known is not None:
         asks = [ask for ask in asks if not take_over(matrix, request.known, ask, request.anew)]
