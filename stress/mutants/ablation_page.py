@@ -20,7 +20,6 @@ KINDS: Final[dict[Kind, str]] = {
     "constraint": "a constraint of a table",
     "not-null": "a NOT NULL",
     "index": "an index",
-    "nothing": "nothing: the statement or function as it is",
 }
 
 
@@ -41,8 +40,8 @@ def _document(ablation: Ablation, went_on: bool) -> Iterator[str]:
     yield (
         "A situation is a few rows that tell the conditions of a statement apart, and what it must answer, leave, wait "
         "for and hold in them, beside another session that has something locked or changed; it is taken under "
-        "settings of the planner that give five kinds of plan, for what is right does not depend on one. "
-        "`--where picker/claim` tries one statement, `--control` the statements and functions as they are too, which "
+        "settings of the planner that give five kinds of plan, for what is right does not depend on one, and where an "
+        "order of many rows is at stake, under a hash join that spills to disk. `--where picker/claim` tries one statement, `--control` the statements and functions as they are too, which "
         "nothing may notice, and `--again ablation.json` goes on with an earlier run. What is tried is counted in "
         "examples and schedules, not in seconds.\n"
     )
@@ -54,6 +53,11 @@ def _document(ablation: Ablation, went_on: bool) -> Iterator[str]:
         + (", some of them in an earlier run." if went_on else ".")
         + "\n"
     )
+    if sound := figures["sound"]["variants"]:
+        yield (
+            f"As they are, {figures['sound']['tried']} of {sound} statements and functions met the same instruments, "
+            f"each machine, race and script once: {figures['sound']['accused']} were noticed.\n"
+        )
     yield from _table(ablation)
     if ablation.open:
         yield "\n## Missed by nothing, and not explained\n"
