@@ -41,9 +41,10 @@ def _document(ablation: Ablation, went_on: bool) -> Iterator[str]:
         "A situation is a few rows that tell the conditions of a statement apart, and what it must answer, leave, wait "
         "for and hold in them, beside another session that has something locked or changed; it is taken under "
         "settings of the planner that give five kinds of plan, for what is right does not depend on one, and where an "
-        "order of many rows is at stake, under a hash join that spills to disk. `--where picker/claim` tries one statement, `--control` the statements and functions as they are too, which "
-        "nothing may notice, and `--again ablation.json` goes on with an earlier run. What is tried is counted in "
-        "examples and schedules, not in seconds.\n"
+        "order of many rows is at stake, under a hash join that spills to disk. `--where picker/claim` tries one "
+        "statement, `--control` the statements and functions as they are too, which nothing may notice, and `--again "
+        "ablation.json` goes on with an earlier run. What is tried is counted in examples and schedules, not in "
+        "seconds.\n"
     )
     figures = ablation.figures()
     spent = sum(trial.seconds for trial in ablation.trials.values())
@@ -65,7 +66,10 @@ def _document(ablation: Ablation, went_on: bool) -> Iterator[str]:
     yield "\n## What nothing can miss\n"
     yield (
         "Reviewed in [redundant.toml](../invariants/mutants/redundant.toml). These meet only the instruments that draw "
-        "nothing; where one notices after all, the run says so.\n"
+        "nothing; where one notices after all, the run says so. An order that is said to stay was looked for in other "
+        "plans: on PostgreSQL 13 and 18, a thousand rows each, under 250 settings drawn at random from all that sways "
+        "the planner (what `enable_…` takes away, costs, 64 kB of memory, parallel plans, JIT, collapse limits, "
+        "generic and custom plans, statistics that are gone or wrong).\n"
     )
     yield "| taken out | why nothing can notice |"
     yield "|---|---|"
