@@ -129,7 +129,7 @@ def noted(table: str, column: str) -> tuple[str, ...]:
 # Asks how many were noted, and whether each was greater than the one before.
 NOTED_IN_ORDER: Final = (
     "SELECT count(*), bool_and(it > before) "
-    "FROM (SELECT it, lag(it, 1, -1) OVER (ORDER BY n) AS before FROM noted) AS t"
+    "FROM (SELECT it, lag(it, 1, -1::bigint) OVER (ORDER BY n) AS before FROM noted) AS t"
 )
 _NOTE: Final = "BEGIN INSERT INTO noted (it) VALUES (NEW.{}); RETURN NULL; END"
 _LOOKED_AT: Final = (
