@@ -38,6 +38,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -356,13 +357,16 @@ MUTATED = (
     "noxfile.py",
 )
 
+# What mutmut says of a change that it has tried. One that makes a test hang is noticed as well.
+TOLD = ("killed", "timeout", "caught by type check", "survived", "no tests")
+
 
 @nox.session(venv_backend="none")
 def mutate(session: nox.Session) -> None:
     """Change one thing in the Python of the decisions at a time (mutmut), and list what no test noticed.
 
     `--all` adds what decides beside a server; a path such as `engine/policy.py` limits it to that. Exit status: 0 all
-    was noticed or is explained in tests/mutation.toml, 1 something was not.
+    was noticed or is explained in tests/mutation.toml, 1 something was not, 4 something was not tried to the end.
     """
     paths = [word for word in session.posargs if word != "--all"]
     with (ROOT / "tests" / "mutation.toml").open("rb") as file:
@@ -398,14 +402,20 @@ def mutate(session: nox.Session) -> None:
         with session.chdir(scratch):
             if status := call([program, "run"], env=env, quiet=True):
                 fail(session, INFRASTRUCTURE, f"mutmut ended with exit status {status}")
-            left = subprocess.run([program, "results"], env=env, capture_output=True, text=True).stdout
-            found = [line.strip().rpartition(":")[::2] for line in left.splitlines() if ": " in line]
+            told = subprocess.run(
+                [program, "results", "--all", "true"], env=env, capture_output=True, text=True
+            ).stdout
+            found = {
+                name.strip(): became.strip()
+                for name, colon, became in (line.rpartition(":") for line in told.splitlines())
+                if colon
+            }
             survivors = {
                 name: _changed(
                     subprocess.run([program, "show", name], env=env, capture_output=True, text=True).stdout
                 )
-                for name, became in found
-                if became.strip() in ("survived", "no tests")
+                for name, became in found.items()
+                if became in ("survived", "no tests")
             }
     explained = {(entry["was"], entry["is"]): entry["why"] for entry in groups.get("explained", [])}
     unexplained = 0
@@ -413,8 +423,12 @@ def mutate(session: nox.Session) -> None:
         why = explained.get(change)
         unexplained += why is None
         print(f"{name}\n    - {change[0]}\n    + {change[1]}" + (f"\n    {why}" if why else ""))
+    counts = ", ".join(f"{count} {became}" for became, count in Counter(found.values()).most_common())
+    print(f"{len(found)} changes: {counts}; {len(survivors) - unexplained} of the survivors are explained")
     if unexplained:
         fail(session, 1, f"{unexplained} changes were noticed by no test and are not explained")
+    if untold := [name for name, became in found.items() if became not in TOLD]:
+        fail(session, 4, f"{len(untold)} changes were not tried to the end, {untold[0]} for one")
 
 
 def _changed(diff: str) -> tuple[str, str]:

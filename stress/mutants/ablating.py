@@ -54,10 +54,20 @@ class Ablation:
         return [t for t in self.trials.values() if t.outcome != "caught" and t.variant not in free]
 
     @property
+    def control(self) -> list[Trial]:
+        """Of the statements and functions as they are."""
+        sound = {variant.name for variant in self.variants if variant.kind == "nothing"}
+        return [t for t in self.trials.values() if t.variant in sound]
+
+    @property
     def accused(self) -> list[Trial]:
         """A statement as it is was said to be broken."""
-        sound = {variant.name for variant in self.variants if variant.kind == "nothing"}
-        return [t for t in self.trials.values() if t.outcome == "caught" and t.variant in sound]
+        return [trial for trial in self.control if trial.outcome == "caught"]
+
+    @property
+    def doubtful(self) -> list[Trial]:
+        """Where nothing could be said of a statement as it is."""
+        return [trial for trial in self.control if trial.outcome == "unknown"]
 
     @property
     def wrongly_explained(self) -> list[Trial]:
@@ -70,21 +80,22 @@ class Ablation:
         not be tried to the end."""
         if self.accused or any(trial.outcome == "survived" for trial in self.open):
             return "violated"
-        return "unknown" if self.open or self.interrupted else "held"
+        return "unknown" if self.open or self.doubtful or self.interrupted else "held"
 
     def figures(self) -> dict[str, Any]:
-        """Counts."""
-        stages = Counter(t.stage for t in self.trials.values() if t.outcome == "caught")
+        """Counts; of what is taken out, and beside it of what is `sound`."""
+        sound = {variant.name for variant in self.variants if variant.kind == "nothing"}
+        trials = [trial for trial in self.trials.values() if trial.variant not in sound]
+        stages = Counter(trial.stage for trial in trials if trial.outcome == "caught")
         return {
-            "variants": len(self.variants),
-            "tried": len(self.trials),
+            "variants": len(self.variants) - len(sound),
+            "tried": len(trials),
             "caught": sum(stages.values()),
             "caught_by_stage": {str(stage): count for stage, count in stages.most_common()},
-            "explained": sum(
-                t.variant in self.explained for t in self.trials.values() if t.outcome != "caught"
-            ),
+            "explained": sum(t.variant in self.explained for t in trials if t.outcome != "caught"),
             "open": len(self.open),
             "kinds": dict(Counter(variant.kind for variant in self.variants)),
+            "sound": {"variants": len(sound), "tried": len(self.control), "accused": len(self.accused)},
             "seconds": round(self.seconds, 1),
         }
 
@@ -139,7 +150,8 @@ def variants_of(pg: str, *, control: bool) -> list[Variant]:
 
 
 def settled(variants: Sequence[Variant], earlier: Path, anew: Sequence[str]) -> dict[str, Trial]:
-    """By variant, an earlier run's trials that need no other: of the same text, and caught, or explained.
+    """By variant, an earlier run's trials that need no other: of the same text, and caught, or explained, or of what is
+    sound and noticed by nothing.
 
     `anew`: not of these places. Raises UsageError where the file is no run's `ablation.json`.
     """
@@ -148,12 +160,16 @@ def settled(variants: Sequence[Variant], earlier: Path, anew: Sequence[str]) -> 
     except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
         raise UsageError(f"{earlier} is no ablation.json of a run: {type(error).__name__}") from None
     digests = {variant.name: variant.digest for variant in variants if variant.where not in anew}
-    explained = reasons(variants)
+    sound = {variant.name for variant in variants if variant.kind == "nothing"}
+    quiet = sound | reasons(variants).keys()
     return {
         t.variant: t
         for t in trials
         if digests.get(t.variant) == t.digest
-        and (t.outcome == "caught" or (t.outcome == "survived" and t.variant in explained))
+        and (
+            (t.outcome == "caught" and t.variant not in sound)
+            or (t.outcome == "survived" and t.variant in quiet)
+        )
     }
 
 
@@ -202,6 +218,8 @@ def told(ablation: Ablation) -> Iterator[str]:
     for trial in ablation.open:
         yield f"{'OPEN' if trial.outcome == 'survived' else 'unknown'}  {trial.variant}"
         yield from (f"        {doubt}" for doubt in trial.doubts)
+    for trial in ablation.doubtful:
+        yield f"undecided of the sound engine: {trial.variant}: {'; '.join(trial.doubts)}"
     for trial in ablation.accused:
         yield f"THE SOUND ENGINE IS ACCUSED by {trial.stage} ({trial.by}): {trial.variant}"
     for trial in ablation.wrongly_explained:
@@ -212,6 +230,8 @@ def told(ablation: Ablation) -> Iterator[str]:
         f"{figures['tried']} of {figures['variants']} tried: {figures['caught']} caught ({stages}), "
         f"{figures['explained']} explained, {figures['open']} open; {figures['seconds']:.0f} s"
     )
+    if sound := figures["sound"]["variants"]:
+        yield f"as they are: {figures['sound']['tried']} of {sound} tried, {figures['sound']['accused']} accused"
 
 
 def write(ablation: Ablation, folder: Path) -> dict[str, Any]:

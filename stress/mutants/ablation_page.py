@@ -20,7 +20,6 @@ KINDS: Final[dict[Kind, str]] = {
     "constraint": "a constraint of a table",
     "not-null": "a NOT NULL",
     "index": "an index",
-    "nothing": "nothing: the statement or function as it is",
 }
 
 
@@ -41,10 +40,11 @@ def _document(ablation: Ablation, went_on: bool) -> Iterator[str]:
     yield (
         "A situation is a few rows that tell the conditions of a statement apart, and what it must answer, leave, wait "
         "for and hold in them, beside another session that has something locked or changed; it is taken under "
-        "settings of the planner that give five kinds of plan, for what is right does not depend on one. "
-        "`--where picker/claim` tries one statement, `--control` the statements and functions as they are too, which "
-        "nothing may notice, and `--again ablation.json` goes on with an earlier run. What is tried is counted in "
-        "examples and schedules, not in seconds.\n"
+        "settings of the planner that give five kinds of plan, for what is right does not depend on one, and where an "
+        "order of many rows is at stake, under a hash join that spills to disk. `--where picker/claim` tries one "
+        "statement, `--control` the statements and functions as they are too, which nothing may notice, and `--again "
+        "ablation.json` goes on with an earlier run. What is tried is counted in examples and schedules, not in "
+        "seconds.\n"
     )
     figures = ablation.figures()
     spent = sum(trial.seconds for trial in ablation.trials.values())
@@ -54,6 +54,11 @@ def _document(ablation: Ablation, went_on: bool) -> Iterator[str]:
         + (", some of them in an earlier run." if went_on else ".")
         + "\n"
     )
+    if sound := figures["sound"]["variants"]:
+        yield (
+            f"As they are, {figures['sound']['tried']} of {sound} statements and functions met the same instruments, "
+            f"each machine, race and script once: {figures['sound']['accused']} were noticed.\n"
+        )
     yield from _table(ablation)
     if ablation.open:
         yield "\n## Missed by nothing, and not explained\n"
@@ -61,7 +66,10 @@ def _document(ablation: Ablation, went_on: bool) -> Iterator[str]:
     yield "\n## What nothing can miss\n"
     yield (
         "Reviewed in [redundant.toml](../invariants/mutants/redundant.toml). These meet only the instruments that draw "
-        "nothing; where one notices after all, the run says so.\n"
+        "nothing; where one notices after all, the run says so. An order that is said to stay was looked for in other "
+        "plans: on PostgreSQL 13 and 18, a thousand rows each, under 250 settings drawn at random from all that sways "
+        "the planner (what `enable_…` takes away, costs, 64 kB of memory, parallel plans, JIT, collapse limits, "
+        "generic and custom plans, statistics that are gone or wrong).\n"
     )
     yield "| taken out | why nothing can notice |"
     yield "|---|---|"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -14,19 +14,26 @@ from stress.mutants.instruments import Bench, Budget, control, control_items, se
 from stress.mutants.matrix import Matrix, Row, instruments_for
 from stress.mutants.pool import Lost, Pool
 from stress.mutants.progress import Bar
-from stress.mutants.seen import FULL_SEEDS, INSTRUMENTS, Instrument, Seen
+from stress.mutants.seen import DRAWING, FULL_SEEDS, INSTRUMENTS, Instrument, Seen
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a worker is to find out: of a mutant by these instruments, the first catch ending it unless `all_`; or, with
-    `item`, of the sound engine."""
+    `item`, of the sound engine under the first of the seeds."""
 
     mutant: str | None
     instruments: tuple[Instrument, ...]
     seeds: tuple[int, ...]
     item: str = ""
     all_: bool = False
+
+    @property
+    def key(self) -> tuple[Instrument, str]:
+        """Of the sound engine, by which the matrix has the answer. What draws nothing has one, and what draws has one a
+        seed where several are asked."""
+        drawn = self.all_ and self.instruments[0] in DRAWING
+        return self.instruments[0], f"{self.item}, seed {self.seeds[0]}" if drawn else self.item
 
 
 def mutant_of(name: str) -> Mutant:
@@ -61,7 +68,8 @@ def work(bench: Bench, ask: Ask) -> list[Seen]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What is asked for. `instruments`: only these; none: all that apply. `known`: what an earlier run has answered;
-    of that, mutants that were caught and items that the sound engine held are not asked again, but for `anew`."""
+    of that, what is settled is not asked again, but for `anew`: mutants that were caught, or in a full run whatever an
+    instrument has said for each seed; and items that the sound engine held."""
 
     names: Sequence[str]
     full: bool
@@ -74,16 +82,17 @@ class Request:
     anew: frozenset[str] = frozenset()
 
 
-def ask_all(request: Request, quiet: bool) -> Matrix:
-    """Ask. Where it is interrupted, what was found until then stands. Raises InfrastructureError."""
-    asks = [
-        *_asks(request.names, request.seed, request.full, request.instruments),
-        *(_controls(request.seed, request.instruments) if request.control else ()),
-    ]
-    matrix = Matrix({name: Row(name, mutant_of(name).summary) for name in request.names})
+def ask_all(request: Request, quiet: bool, keep: Callable[[Matrix], object] = lambda _: None) -> Matrix:
+    """Ask. Where it is interrupted, what was found until then stands; `keep` gets that after each answer. Raises
+    InfrastructureError."""
+    asks, controls = [*_asks(request)], [*(_controls(request) if request.control else ())]
+    # A full run may be interrupted, and what accuses the sound engine is not believed: so that comes first there.
+    asks = [*controls, *asks] if request.full else [*asks, *controls]
+    matrix = Matrix({name: Row(name, mutant_of(name).summary) for name in request.names}, interrupted=True)
     if request.known is not None:
         asks = [ask for ask in asks if not take_over(matrix, request.known, ask, request.anew)]
     began = time.monotonic()
+    before = 0.0 if request.known is None else request.known.seconds
     try:
         with (
             Pool(min(request.workers, max(1, len(asks))), request.pg, open_bench, work) as pool,
@@ -91,45 +100,71 @@ def ask_all(request: Request, quiet: bool) -> Matrix:
         ):
             for ask, answer in pool.answers(asks):
                 _take_in(matrix, ask, answer)
-                bar.step(ask.mutant or f"the sound engine: {ask.instruments[0]} {ask.item}")
+                matrix.seconds = before + time.monotonic() - began
+                keep(matrix)
+                bar.step(f"{ask.mutant or 'the sound engine'}: {ask.instruments[0]} {ask.item}".strip())
+        matrix.interrupted = False
     except (Stopped, KeyboardInterrupt):
-        matrix.interrupted = True
-    matrix.seconds = time.monotonic() - began + (0.0 if request.known is None else request.known.seconds)
+        pass
+    matrix.seconds = before + time.monotonic() - began
     return matrix
 
 
-def _asks(names: Sequence[str], seed: int, full: bool, asked: tuple[Instrument, ...]) -> Iterator[Ask]:
-    seeds = tuple(range(seed, seed + FULL_SEEDS)) if full else (seed,)
-    for name in names:
-        instruments = tuple(asked or instruments_for(name in REGISTRY, full=full))
-        if full:
-            # One at a time, so that no task takes long.
-            yield from (Ask(name, (instrument,), seeds, all_=True) for instrument in instruments)
+def _seeds(request: Request) -> tuple[int, ...]:
+    return tuple(range(request.seed, request.seed + (FULL_SEEDS if request.full else 1)))
+
+
+def _asks(request: Request) -> Iterator[Ask]:
+    seeds = _seeds(request)
+    for name in request.names:
+        instruments = tuple(request.instruments or instruments_for(name in REGISTRY, full=request.full))
+        if request.full:
+            # One at a time, so that no task takes long, and a run that was interrupted has lost little.
+            for instrument in instruments:
+                for seed in seeds if instrument in DRAWING else seeds[:1]:
+                    yield Ask(name, (instrument,), (seed,), all_=True)
         else:
             yield Ask(name, instruments, seeds)
 
 
-def _controls(seed: int, asked: tuple[Instrument, ...]) -> Iterator[Ask]:
+def _controls(request: Request) -> Iterator[Ask]:
+    items = control_items([mutant_of(name) for name in request.names])
     # The longest first: they would be the last to end.
-    for instrument, item in sorted(control_items(), key=lambda one: INSTRUMENTS.index(one[0]), reverse=True):
-        if not asked or instrument in asked:
-            yield Ask(None, (instrument,), (seed,), item)
+    for instrument, item in sorted(items, key=lambda one: INSTRUMENTS.index(one[0]), reverse=True):
+        if request.instruments and instrument not in request.instruments:
+            continue
+        for seed in _seeds(request) if instrument in DRAWING else (request.seed,):
+            yield Ask(None, (instrument,), (seed,), item, all_=request.full)
 
 
 def take_over(matrix: Matrix, known: Matrix, ask: Ask, anew: frozenset[str]) -> bool:
     """Take an earlier run's answer to that question, where there is one that settles it."""
     if ask.mutant is None:
-        key = (ask.instruments[0], ask.item)
-        earlier = known.control.get(key)
-        settled = earlier is not None and earlier.sight == "held" and ask.item not in anew
-        if settled and earlier is not None:
-            matrix.control[key] = earlier
-        return settled
+        earlier = known.control.get(ask.key)
+        if earlier is None or earlier.sight != "held" or ask.item in anew:
+            return False
+        matrix.control[ask.key] = earlier
+        return True
     row = known.rows.get(ask.mutant)
-    if row is None or row.catch is None or ask.mutant in anew:
+    if row is None or ask.mutant in anew:
         return False
-    matrix.rows[ask.mutant] = row
+    if not ask.all_:
+        if row.catch is not None:
+            matrix.rows[ask.mutant] = row
+        return row.catch is not None
+    seen = row.of(ask.instruments[0])
+    if not _is_settled(seen, ask.seeds):
+        return False
+    matrix.rows[ask.mutant].add(seen)
     return True
+
+
+def _is_settled(seen: Sequence[Seen], seeds: Sequence[int]) -> bool:
+    """Whether an instrument has said all that it has to say of a mutant, and was not in doubt."""
+    if not seen or any(one.sight == "unknown" for one in seen):
+        return False
+    once = seen[0].sight == "apart" or seen[0].seed is None
+    return once or set(seeds) <= {one.seed for one in seen}
 
 
 def _take_in(matrix: Matrix, ask: Ask, answer: Any) -> None:
@@ -137,7 +172,6 @@ def _take_in(matrix: Matrix, ask: Ask, answer: Any) -> None:
         detail = answer.why if isinstance(answer, Lost) else f"{type(answer).__name__}: {answer}"
         answer = [Seen(instrument=ask.instruments[0], sight="unknown", detail=detail)]
     if ask.mutant is None:
-        matrix.control[ask.instruments[0], ask.item] = answer[0]
+        matrix.control[ask.key] = answer[0]
     else:
-        row = matrix.rows[ask.mutant]
-        row.seen = sorted([*row.seen, *answer], key=lambda seen: INSTRUMENTS.index(seen.instrument))
+        matrix.rows[ask.mutant].add(answer)

@@ -7,7 +7,9 @@ import os
 import random
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -43,7 +45,7 @@ PLAIN_WIDTH = 160
     "--resume",
     "earlier",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A verdict.json: go on with that run; only what it left open, and --only, is asked.",
+    help="A verdict.json: go on with that run, with its seed; only what it left open, and --only, is asked.",
 )
 @click.option("--list", "list_", is_flag=True, help="List the mutants, and end.")
 @click.option(
@@ -89,55 +91,66 @@ def mutants_command(
         nox -s mutants                                      all, and the sound engine under the same budgets
         nox -s mutants -- --only wake-filtered-in-where     one, with the evidence
         nox -s mutants -- --full                            every instrument's verdict, over three seeds
+        nox -s mutants -- --full --resume verdict.json      what that run has not come to
 
     Exit status: 0 all caught and the sound engine held, 1 a mutant was caught by nothing or the sound engine accused,
     2 wrong usage, 3 no Postgres, 4 unknown.
     """
-    known = REGISTRY | PLANS
+    all_ = REGISTRY | PLANS
     if list_:
-        for name in known:
-            click.echo(f"{name:44} {known[name].summary}")
+        for name, mutant in all_.items():
+            click.echo(f"{name:44} {mutant.summary}")
         context.exit(0)
     for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, list(known), n=1)
+        if name not in all_:
+            close = difflib.get_close_matches(name, list(all_), n=1)
             hint = f"did you mean {close[0]!r}?" if close else "--list shows them"
             raise UsageError(f"there is no mutant {name!r}; {hint}")
     source = parse_pg(pg)
-    chosen = list(known) if earlier is not None else list(dict.fromkeys(names)) or list(known)
-    first = random.SystemRandom().randrange(2**31) if seed is None else seed
-    with_control = (not names or earlier is not None) if with_control is None else with_control
-    workers = min(4, os.cpu_count() or 1) if workers is None else workers
     # Late, because they bring in all that an instrument needs, and a wrong argument should not wait for it.
     from stress.mutants.asking import Request, ask_all
+    from stress.mutants.matrix import Matrix
     from stress.mutants.report import compared, document, print_evidence, print_matrix, read, written
     from stress.outcomes import of_matrix
 
+    known = None if earlier is None else read(earlier)
+    only = (
+        list(dict.fromkeys((*(known.only if known else ()), *names))) if known is None or known.only else []
+    )
+    drawn = random.SystemRandom().randrange(2**31) if known is None else known.seed
+    first = drawn if seed is None else seed
+    workers = min(4, os.cpu_count() or 1) if workers is None else workers
     request = Request(
-        names=chosen,
+        names=only or list(all_),
         full=full,
-        control=with_control,
+        control=not only if with_control is None else with_control,
         instruments=asked,
         seed=first,
         workers=workers,
         pg=pg,
-        known=None if earlier is None else read(earlier),
+        known=None if known is None else known.matrix,
         anew=frozenset(names),
     )
-    ready(out or runs_folder())
-    with signals_stop():
-        matrix = ask_all(request, quiet)
-    how = f"`{_command(names if earlier is None else (), full, first)}`, {workers} workers, {_machine()}."
-    if request.known is not None:
+    folder = create_run_folder(out or runs_folder(), "mutants")
+    command = _command(only, full, first)
+    how = f"`{command}`, {workers} workers, {_machine()}."
+    if known is not None:
         how += (
             " It went on with an earlier run (`--resume`), when the machine may have had more to do, or less."
         )
-    folder = create_run_folder(out or runs_folder(), "mutants")
-    about = {"seed": first, "full": full, "workers": workers, "pg": pg, "machine": _machine()}
-    text = (compared if full else document)(matrix, how)
-    verdict = written(matrix, folder, {**about, "reproduce": _command(names, full, first)}, text)
+    about = {
+        "seed": first, "full": full, "only": only, "workers": workers, "pg": pg, "machine": _machine(),
+        "reproduce": command,
+    }  # fmt: skip
+
+    def keep(matrix: Matrix) -> dict[str, Any]:
+        return written(matrix, folder, about, (compared if full else document)(matrix, how))
+
+    with signals_stop():
+        matrix = ask_all(request, quiet, keep)
+    verdict = keep(matrix)
     if page is not None:
-        page.write_text(text, encoding="utf-8")
+        page.write_text((folder / "matrix.md").read_text("utf-8"), encoding="utf-8")
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
     elif not quiet:
@@ -147,7 +160,7 @@ def mutants_command(
         print_matrix(console, matrix)
         console.print(f"recorded in {folder}\nverdict: {matrix.verdict}", soft_wrap=True)
     facts = {"PostgreSQL": str(source), "seed": str(first), "machine": _machine()}
-    ci.write(of_matrix(matrix, facts, _command(names, full, first)))
+    ci.write(of_matrix(matrix, facts, command))
     context.exit(EXIT_CODES[matrix.verdict])
 
 
@@ -265,7 +278,7 @@ def ablate_command(
     context.exit(EXIT_CODES[ablation.verdict])
 
 
-def _command(names: tuple[str, ...], full: bool, seed: int) -> str:
+def _command(names: Sequence[str], full: bool, seed: int) -> str:
     words = [*(word for name in names for word in ("--only", name)), *(["--full"] if full else [])]
     return shlex.join(["nox", "-s", "mutants", "--", *words, "--seed", str(seed)])
 

@@ -45,8 +45,6 @@ from stress.scripts import taking
 
 FUZZ: Final = Profile(seconds=60, round_examples=50, example_steps=30)
 FUZZ_ROUNDS: Final = 30
-MACHINES: Final = ("coordination", "picker", "limiter", "store", "transport")
-SCENARIOS: Final = ("mixed", "statechart")
 SHRINK_S: Final = 0.5
 # Large enough for the bad forms of plans to show, small enough to be filled in a second or two. At this size a table
 # may rightly be read whole that the shapes, made for larger ones, want read by an index: so a catch is what the sound
@@ -130,15 +128,18 @@ def control(instrument: Instrument, bench: Bench, item: str, seed: int) -> Seen:
     return _timed(lambda: CONTROLS[instrument](bench, item, seed))
 
 
-def control_items() -> Iterator[tuple[Instrument, str]]:
-    """All that the sound engine must survive: every script, machine, race and load that a mutant may meet."""
-    for script in taking.names():
-        yield "script", script
-    for machine in MACHINES:
+def control_items(mutants: Sequence[Mutant]) -> Iterator[tuple[Instrument, str]]:
+    """All that the sound engine must survive, each once: every script, machine, race and load that one of these may
+    meet."""
+    for mutant in mutants:
+        if taking.has_script(mutant.name):
+            yield "script", mutant.name
+    shown = [mutant for mutant in mutants if mutant.name in REGISTRY]
+    for machine in dict.fromkeys(machine for mutant in shown for machine in machines_of(mutant)):
         yield "model", machine
-    for race in dict.fromkeys(CAUGHT_BY_RACE.values()):
+    for race in dict.fromkeys(CAUGHT_BY_RACE[m.name] for m in mutants if m.name in CAUGHT_BY_RACE):
         yield "explore", race
-    for scenario in SCENARIOS:
+    for scenario in dict.fromkeys(map(scenario_of, shown)):
         yield "swarm", scenario
     yield "plans", "every statement"
 
@@ -182,6 +183,8 @@ def _is_known(mutant: Mutant, violated: Sequence[str]) -> bool:
 
 def by_model(bench: Bench, mutant: Mutant, seed: int) -> Seen:
     """The machines that the mutant concerns, in turn."""
+    if mutant.name in PLANS:
+        return apart("model", "it breaks a plan, and answers the same")
     machines = machines_of(mutant)
     if not machines:
         return apart("model", "no machine takes the step that is broken")
@@ -340,8 +343,7 @@ def captured(dsn: str, cases: Sequence[Case], catalogue: Catalogue) -> Capture:
 def by_plans(bench: Bench, mutant: Mutant, _seed: int) -> Seen:
     """The plans of what the mutant changes: their shapes, and for an index that is missing, what they were before."""
     if mutant.name in KEPT_PLANS:
-        found = [one for one in bench.kept(mutant) if RULES[one.rule] in mutant.caught_by]
-        return _told(found, len(CASES))
+        return _told(concerning(mutant, bench.kept(mutant)), len(CASES))
     dsn, sound = bench.plans()
     alterations = mutant.alterations()
     lost = {
@@ -352,9 +354,11 @@ def by_plans(bench: Bench, mutant: Mutant, _seed: int) -> Seen:
     if not cases:
         return apart("plans", "it changes no statement")
     if not alterations:
-        wanted = mutant.caught_by if mutant.name in PLANS else ()
         broken = captured(dsn, cases, mutant.apply(Catalogue.load()))
-        return _shaped(broken, sound, len(cases), wanted)
+        refused = [each for each in broken.statements.values() if each.error]
+        if refused and mutant.name in PLANS:
+            return Seen(instrument="plans", sight="unknown", detail=f"{refused[0].label}: {refused[0].error}")
+        return _told(concerning(mutant, departures(broken, sound)), len(cases))
     template = str(conninfo.parse(dsn)["dbname"])
     with fresh_database(bench.server, template=template) as copy:
         with psycopg.connect(copy, autocommit=True) as connection:
@@ -391,9 +395,12 @@ def departures(capture: Capture, sound: Capture) -> list[shapes.Violation]:
     return [one for one in shapes.check(capture) if (one.label, one.rule) not in known]
 
 
-def _shaped(capture: Capture, sound: Capture, steps: int, wanted: Sequence[str]) -> Seen:
-    found = [one for one in departures(capture, sound) if not wanted or RULES[one.rule] in wanted]
-    return _told(found, steps)
+def concerning(mutant: Mutant, found: Sequence[shapes.Violation]) -> list[shapes.Violation]:
+    """Of these, what a plan mutant names: it names invariants, each of which stands for several rules. Any, for a
+    mutant that is about something else."""
+    if mutant.name not in PLANS:
+        return list(found)
+    return [one for one in found if RULES[one.rule] in mutant.caught_by]
 
 
 def _told(found: Sequence[shapes.Violation], steps: int) -> Seen:
@@ -410,7 +417,7 @@ def _told(found: Sequence[shapes.Violation], steps: int) -> Seen:
 def _planned_again(bench: Bench) -> Seen:
     """The sound statements once more: nothing may be new."""
     dsn, sound = bench.plans()
-    return _shaped(captured(dsn, CASES, Catalogue.load()), sound, len(CASES), ())
+    return _told(departures(captured(dsn, CASES, Catalogue.load()), sound), len(CASES))
 
 
 ASKED: Final[dict[Instrument, Callable[[Bench, Mutant, int], Seen]]] = {

@@ -37,6 +37,10 @@ class Row:
                 return spent
         return None
 
+    def add(self, seen: Iterable[Seen]) -> None:
+        """More answers."""
+        self.seen = sorted([*self.seen, *seen], key=lambda one: INSTRUMENTS.index(one.instrument))
+
     def of(self, instrument: Instrument) -> list[Seen]:
         """What one instrument said, once a seed."""
         return [seen for seen in self.seen if seen.instrument == instrument]

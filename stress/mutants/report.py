@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -17,7 +19,7 @@ from engine.errors import UsageError
 from invariants.mutants import PLANS, REGISTRY
 from results.runs import write_json
 from stress.mutants.matrix import Matrix, Row, by_instrument
-from stress.mutants.seen import FULL_SEEDS, INSTRUMENTS, STEPS, Seen
+from stress.mutants.seen import DRAWING, FULL_SEEDS, INSTRUMENTS, STEPS, Seen
 
 CONTROL = "(none: the sound engine)"
 
@@ -96,29 +98,50 @@ def compared(matrix: Matrix, how: str) -> str:
 
 
 def _compared(matrix: Matrix, how: str) -> Iterator[str]:
-    steps = ", ".join(f"{word} ({name})" for name, word in STEPS.items())
+    rows, everyone = list(matrix.rows.values()), len(REGISTRY) + len(PLANS)
     yield "# The instruments compared\n"
     yield (
-        "What `nox -s mutants -- --full` found; written by it, do not edit. Every instrument is asked about every "
-        f"mutant by itself, one that draws over {FULL_SEEDS} seeds. A cell has the seconds and the steps to the first "
-        "catch, the slowest seed's; or how many seeds caught it; or `held`, with the steps that were in vain. `apart`: "
-        f"it has nothing to show the mutant to. Steps are {steps}.\n"
+        "What `nox -s mutants -- --full` found; written by it, do not edit. [mutants.md](mutants.md) says who is the "
+        "first to catch each mutant; here every instrument is asked about every mutant by itself, whatever another has "
+        f"seen, and one that draws ({', '.join(sorted(DRAWING))}) over {FULL_SEEDS} seeds. An instrument that catches "
+        "alone what others catch too is no luxury: it is a second opinion on the first.\n"
     )
     yield f"{how}\n"
-    catches = {
-        name: sum(row.cell(name) not in ("", "apart", "held", "unknown") for row in matrix.rows.values())
-        for name in INSTRUMENTS
-    }
-    yield f"- of {len(matrix.rows)} mutants: " + ", ".join(
-        f"{name} caught {n}" for name, n in catches.items()
-    )
+    if len(rows) < everyone:
+        yield f"Of {everyone} mutants these {len(rows)} were asked about; without `--only`, all are.\n"
+    if left := unanswered(matrix):
+        yield f"It was interrupted, or could not tell. Still to be asked: {', '.join(left)}.\n"
+    yield "| instrument | shown | caught | with every seed | median | the sound engine |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for name in INSTRUMENTS:
+        shown = [seen for row in rows if (seen := row.of(name)) and seen[0].sight != "apart"]
+        caught = [[one for one in seen if one.sight == "caught"] for seen in shown]
+        seconds = [one.seconds for each in caught for one in each]
+        always = sum(len(each) == len(seen) for each, seen in zip(caught, shown, strict=True))
+        yield (
+            f"| {name} | {len(shown)} | {sum(map(bool, caught))} | {always} "
+            f"| {f'{median(seconds):.1f} s' if seconds else ''} | {matrix.control_cell(name)} |"
+        )
+    steps = ", ".join(f"{word} ({name})" for name, word in STEPS.items())
     yield ""
-    yield f"| mutant | {' | '.join(INSTRUMENTS)} |"
-    yield f"|---|{'---:|' * len(INSTRUMENTS)}"
-    if matrix.control:
-        yield f"| {CONTROL} | {' | '.join(matrix.control_cell(i) for i in INSTRUMENTS)} |"
-    for row in matrix.rows.values():
-        yield f"| `{row.mutant}` | {' | '.join(row.full_cell(i) for i in INSTRUMENTS)} |"
+    yield (
+        "A cell has the seconds to the first catch, the slowest seed's, and the steps until then; or how many seeds "
+        "caught it, if not all did; or `held`, with the steps that were in vain. `apart`: the instrument has nothing "
+        f"to show it to. Steps are {steps}.\n"
+    )
+    yield f"| mutant | {' | '.join(INSTRUMENTS)} | what is broken |"
+    yield f"|---|{'---:|' * len(INSTRUMENTS)}---|"
+    for row in rows:
+        yield f"| `{row.mutant}` | {' | '.join(map(row.full_cell, INSTRUMENTS))} | {row.summary} |"
+
+
+def unanswered(matrix: Matrix) -> list[str]:
+    """What a full run has not come to, or could not tell: mutants with their instruments."""
+    return [
+        f"`{row.mutant}` ({', '.join(left)})"
+        for row in matrix.rows.values()
+        if (left := [name for name in INSTRUMENTS if row.cell(name) in ("", "unknown")])
+    ]
 
 
 def _document(matrix: Matrix, how: str) -> Iterator[str]:
@@ -169,8 +192,17 @@ def written(matrix: Matrix, folder: Path, about: dict[str, Any], page: str) -> d
     return verdict
 
 
-def read(file: Path) -> Matrix:
-    """The matrix of a `verdict.json`. Raises UsageError where it is none."""
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A run to go on with: what was found, the seed, and the mutants it was limited to; none means all."""
+
+    matrix: Matrix
+    seed: int
+    only: tuple[str, ...]
+
+
+def read(file: Path) -> Earlier:
+    """The run of a `verdict.json`. Raises UsageError where it is none."""
     try:
         verdict = msgspec.json.decode(file.read_bytes())
         rows = {
@@ -185,8 +217,11 @@ def read(file: Path) -> Matrix:
             item = told.pop("item")
             seen = msgspec.convert(told, Seen)
             control[seen.instrument, item] = seen
-        return Matrix(rows, control, float(verdict["figures"]["seconds"]))
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        only = tuple(name for name in verdict.get("only", ()) if name in rows)
+        return Earlier(
+            Matrix(rows, control, float(verdict["figures"]["seconds"])), int(verdict["seed"]), only
+        )
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{file} is no verdict of a run of mutants: {type(error).__name__}") from None
 
 

@@ -11,6 +11,8 @@ Sight = Literal["caught", "held", "unknown", "apart"]
 Instrument = Literal["script", "model", "explore", "swarm", "plans"]
 # From the cheapest to the dearest. Plans come last because what breaks anything else is nothing to them.
 INSTRUMENTS: Final[tuple[Instrument, ...]] = ("script", "model", "explore", "swarm", "plans")
+# Those that draw, and so are asked with a seed.
+DRAWING: Final[frozenset[Instrument]] = frozenset(("model", "swarm"))
 # Of `--full`: how often an instrument that draws is asked.
 FULL_SEEDS: Final = 3
 STEPS: Final[dict[Instrument, str]] = {

@@ -10,6 +10,8 @@ from typing import Any, Final
 from stress.situations.picker import DURABLE
 from stress.situations.situation import (
     FUTURE,
+    MANY,
+    NOTED_IN_ORDER,
     PAST,
     Situation,
     Sql,
@@ -19,6 +21,7 @@ from stress.situations.situation import (
     job,
     lock,
     looked_at,
+    noted,
     row,
 )
 
@@ -70,6 +73,15 @@ def rate(key: str, shard: int, available: float, capacity: float = 9, **columns:
         **{"kind": "rate", "key": key, "shard": shard, "capacity": capacity, "available": available,
            "last_refill": NOW, **columns},
     )  # fmt: skip
+
+
+def every_other(kind: str, key: str) -> str:
+    """Half of `MANY` shards of a key, the even ones."""
+    return (
+        f"INSERT INTO {BUCKETS} (kind, key, shard, capacity, available, last_refill) "
+        f"SELECT '{kind}', '{key}', n, 1, 1, CASE WHEN '{kind}' = 'rate' THEN now() END "
+        f"FROM generate_series(0, {MANY - 1}, 2) AS n"
+    )
 
 
 def gated(id: int, key: str, **columns: Any) -> str:  # noqa: A002  # the column's name
@@ -341,6 +353,16 @@ RECONCILE: Final = (
     ),
     Situation(
         statement="limiter/reconcile",
+        says="missing shards are made in their order, however many there are",
+        given=(limit("conc", "g", MANY, MANY), every_other("conc", "g:1"), *noted(BUCKETS, "shard")),
+        arguments=(["g:1"] * (MANY // 2), list(range(0, MANY, 2)), 1_000.0),
+        shows=(0, 2),
+        answer=[(1, MANY // 2)],
+        after={NOTED_IN_ORDER: [(MANY // 2, True)]},
+        spills=True,
+    ),
+    Situation(
+        statement="limiter/reconcile",
         says="a key goes that nobody has used for long, or whose configuration is gone and nobody holds; no other",
         given=(
             limit("conc", "g", 5, 1),
@@ -485,6 +507,15 @@ SWEEP: Final = (
             **{MAKE.format("rate", f"r:{n}", 1): [(f"r:{n}", 1)] for n in range(2, 10)},
         },
         answer=[(0, 18, 0)],
+    ),
+    Situation(
+        statement="limiter/sweep_buckets",
+        says="missing shards are made in their order, however many there are",
+        given=(limit("rate", "r", MANY, MANY, 1.0), every_other("rate", "r:1"), *noted(BUCKETS, "shard")),
+        arguments=(10,),
+        answer=[(0, MANY // 2, 0)],
+        after={NOTED_IN_ORDER: [(MANY // 2, True)]},
+        spills=True,
     ),
     Situation(
         statement="limiter/sync_config",

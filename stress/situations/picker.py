@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from engine.picker import Commit, Job
-from stress.situations.situation import FUTURE, PAST, Situation, free, held, job, lock, row
+from stress.situations.situation import FUTURE, MANY, PAST, Situation, free, held, job, lock, row
 
 DURABLE: Final = "gen_durable"
 STATUSES: Final = "SELECT id, status::text FROM gen_durable ORDER BY id"
@@ -505,6 +505,15 @@ SITUATIONS: Final = (
         meanwhile={IDENTITY.format("b"): [("b",)]},
         answer=[(1,), (2,)],
         shows=(0,),
+    ),
+    Situation(
+        statement="picker/insert_many",
+        says="it answers in the order of the jobs, however many there are",
+        arguments=many(*(named(None),) * MANY),
+        answer=[(n,) for n in range(1, MANY + 1)],
+        shows=(0,),
+        in_order=True,
+        spills=True,
     ),
     # ---- signal
     *(

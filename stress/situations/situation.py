@@ -16,6 +16,8 @@ Rows = Sequence[tuple[Any, ...]]
 # Instants that are past and future whenever this runs.
 PAST: Final = "2001-01-01 00:00:00+00"
 FUTURE: Final = "2201-01-01 00:00:00+00"
+# Rows that do not fit into the memory of a session that has next to none.
+MANY: Final = 3_000
 # Where a statement can be stopped before it changes a row, and the lock that it waits for.
 GATED: Final = "transport_groups"
 GATE: Final = 4711
@@ -27,7 +29,8 @@ class Situation:
 
     `answer`: the rows that it returns, of their columns `shows` (all, where empty), `in_order` or in any; None where
     they are of no interest. `after`: queries, and what they answer once it has returned. `as_planned`: it is about what
-    the planner chooses, and taken under no other plan.
+    the planner chooses, and taken under no other plan. `spills`: its rows are so many that a hash join of a session
+    with next to no memory writes them to disk and joins them in parts, and it is taken under that plan alone.
 
     `holding`: what another session has done in a transaction that is open; the statement must not wait for it, unless
     `waits`. Then `meanwhile` are queries of a third session while it waits, none of which may wait, and what they
@@ -48,6 +51,7 @@ class Situation:
     holding: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     as_planned: bool = False
+    spills: bool = False
     waits: bool = False
     gives_up: bool = False
     beside: Mapping[str, Rows] = field(default_factory=dict)
@@ -113,6 +117,21 @@ def few_were_looked_at(table: str, rows: int) -> str:
     return f"SELECT now.n - before.n < {rows} FROM ({_LOOKED_AT.format(table)}) AS now, looked_at AS before"
 
 
+def noted(table: str, column: str) -> tuple[str, ...]:
+    """Among what is `given`: note the order in which rows are inserted from then on, by a column that is a number."""
+    return (
+        "CREATE TEMPORARY TABLE noted (n bigserial, it bigint) ON COMMIT DROP",
+        f"CREATE FUNCTION pg_temp.note() RETURNS trigger LANGUAGE plpgsql AS $$ {_NOTE.format(column)} $$",
+        f"CREATE TRIGGER note AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION pg_temp.note()",
+    )
+
+
+# Asks how many were noted, and whether each was greater than the one before.
+NOTED_IN_ORDER: Final = (
+    "SELECT count(*), bool_and(it > before) "
+    "FROM (SELECT it, lag(it, 1, -1::bigint) OVER (ORDER BY n) AS before FROM noted) AS t"
+)
+_NOTE: Final = "BEGIN INSERT INTO noted (it) VALUES (NEW.{}); RETURN NULL; END"
 _LOOKED_AT: Final = (
     "SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) AS n "
     "FROM pg_stat_xact_user_tables WHERE relname = '{}'"

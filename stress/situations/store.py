@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from stress.situations.situation import Rows, Situation, free, lock, row
+from stress.situations.situation import MANY, Rows, Situation, free, lock, row
 
 EXECUTIONS: Final = "executions"
 VERSIONS: Final = "SELECT id, version FROM executions ORDER BY id"
@@ -136,6 +136,15 @@ SITUATIONS: Final = (
                 ("a", "e1"), ("a", "e9"), ("b", "e2"), ("m", "e2"), ("n", "e5"), ("z", "e1"),
             ],
         },
+    ),
+    Situation(
+        statement="store/commit",
+        says="it answers in the order of the commits, however many there are",
+        arguments=commit(*((f"e{n}", 0) for n in range(MANY))),
+        answer=[(n, True) for n in range(1, MANY + 1)],
+        shows=(0, 1),
+        in_order=True,
+        spills=True,
     ),
     Situation(
         statement="store/commit",

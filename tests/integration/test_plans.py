@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from engine.postgres import Server, fresh_database
 from engine.sessions import SETTINGS
 from engine.statements import Catalogue
-from invariants.mutants import KEPT_PLANS, PLANS
+from invariants.mutants import KEPT_PLANS, PLANS, Patch
 from results.plans import shapes
 from results.plans.arguments import CASES, Case
 from results.plans.capture import Session, capture_all, create, prepare, with_ties
@@ -28,6 +28,7 @@ from results.plans.kept import kept_capture
 from results.plans.profiles import PROFILES, Profile, grown
 from results.plans.tree import walk
 from results.plans.verdict import RULES, broken
+from stress.mutants.instruments import Bench, control, see
 
 # Captures are made once a module, in whichever test comes first: minutes on a machine with much else to do.
 pytestmark = pytest.mark.timeout(900)
@@ -122,6 +123,19 @@ def test_the_plan_mutant_is_named(name: str, seeded: Seeded) -> None:
     found = shapes.check(seeded.captured(seeded.dsn, cases, mutant.apply(CATALOGUE), settings))
     assert broken(found) & set(mutant.caught_by), found
     assert {violation.label.partition("@")[0] for violation in found} == set(mutant.statements)
+
+
+def test_the_matrix_is_shown_by_plans_what_a_statement_costs_and_accuses_no_sound_one(
+    seeded: Seeded, sound: Capture
+) -> None:
+    with ExitStack() as stack:
+        bench = Bench(seeded.server, stack, _plans=(seeded.dsn, sound))
+        caught = see("plans", bench, PLANS["claim-not-exists"], 1)
+        assert (caught.sight, caught.by) == ("caught", ("hashed-subplan",))
+        patch = Patch("UPDATE gen_durable AS g", "UPDATE nowhere AS g")
+        refused = replace(PLANS["claim-not-exists"], statements={"picker/claim": (patch,)})
+        assert see("plans", bench, refused, 1).sight == "unknown"
+        assert control("plans", bench, "every statement", 1).sight == "held"
 
 
 def kept_breaks(capture: Capture) -> set[str]:

@@ -139,6 +139,23 @@ def test_a_run_that_goes_on_takes_over_what_was_caught_of_the_same_text(tmp_path
         settled([one], file, ())
 
 
+def test_of_what_is_sound_a_run_that_goes_on_takes_over_what_nothing_noticed(tmp_path: Path) -> None:
+    [quiet, noticed, doubtful] = list(untouched(CATALOGUE, AREAS))[:3]
+    trials = [
+        Trial(variant=quiet.name, digest=quiet.digest, outcome="survived"),
+        Trial(variant=noticed.name, digest=noticed.digest, outcome="caught", stage="situations"),
+        Trial(variant=doubtful.name, digest=doubtful.digest, outcome="unknown"),
+    ]
+    found = Ablation([quiet, noticed, doubtful], {}, {t.variant: t for t in trials})
+    assert (found.verdict, found.figures()["tried"]) == ("violated", 0)
+    assert "3 of 3 statements and functions met the same instruments" in document(found, False)
+    write(found, tmp_path)
+    assert list(settled([quiet, noticed, doubtful], tmp_path / "ablation.json", ())) == [quiet.name]
+    for variant, verdict in ((noticed, "unknown"), (doubtful, "held")):
+        del found.trials[variant.name]
+        assert found.verdict == verdict
+
+
 def test_the_page_counts_what_was_caught_and_lists_what_is_open_and_what_is_explained() -> None:
     [caught, explained, left] = STATEMENTS[:3]
     trials = [

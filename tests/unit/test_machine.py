@@ -81,6 +81,20 @@ def test_the_public_methods_of_a_machine_are_its_steps() -> None:
     assert sorted(Order().steps()) == ["reserve"]
 
 
+def test_a_step_is_a_coroutine_where_its_function_is_whatever_other_machine_there_is() -> None:
+    async def waits(step: Step) -> Outcome:
+        return Done(step.state)
+
+    def works(step: Step) -> Outcome:
+        return Done(step.state)
+
+    both = MappedMachine("both", {"waits": waits, "works": works})
+    registry = Registry([both, MappedMachine("other", {"waits": waits}), Order])
+    coroutines = [(step("both", "waits"), True), (step("other", "waits"), True)]
+    for one, is_coroutine in (*coroutines, (step("both", "works"), False), (step("order"), False)):
+        assert registry.is_coroutine(one) == is_coroutine
+
+
 @pytest.mark.parametrize("unknown", [step("other"), step("order", version=2), step("order", "_price")])
 def test_a_step_that_no_machine_has_is_not_found(unknown: Step) -> None:
     registry = Registry([Order])

@@ -8,9 +8,11 @@ import pytest
 
 from engine.errors import UsageError
 from invariants.mutants import PLANS, REGISTRY
+from results.plans.shapes import Violation
+from results.plans.verdict import RULES
 from stress.mutants.asking import Ask, take_over, work
 from stress.mutants.concerns import callers, machines_of, statements_of
-from stress.mutants.instruments import Bench
+from stress.mutants.instruments import Bench, concerning, control_items
 from stress.mutants.matrix import Matrix, Row, instruments_for
 from stress.mutants.report import compared, document, read, sentences, written
 from stress.mutants.seen import INSTRUMENTS, Instrument, Seen, Sight
@@ -20,6 +22,10 @@ def seen(instrument: Instrument, sight: Sight, seconds: float = 1.0) -> Seen:
     return Seen(
         instrument=instrument, sight=sight, seconds=seconds, by=("single-owner",) * (sight == "caught")
     )
+
+
+def drawn(seed: int) -> Seen:
+    return Seen(instrument="model", sight="held", seed=seed)
 
 
 def matrix(*sights: Seen, control: Seen | None = None) -> Matrix:
@@ -90,8 +96,9 @@ def test_the_page_of_all_instruments_has_steps_and_how_many_seeds_caught_it() ->
     sights = [seen("script", "caught"), seen("explore", "held", 3.0), seen("swarm", "apart")]
     sights += [seen("model", "caught", 2.0), seen("model", "caught", 4.0), seen("model", "held", 9.0)]
     page = compared(matrix(*sights), "how")
-    assert "| `m` | 1.0 s, 0 | 2 of 3: 4.0 s, 0 | held, 0 | apart |  |" in page
-    assert "script caught 1, model caught 1, explore caught 0" in page
+    assert "| `m` | 1.0 s, 0 | 2 of 3: 4.0 s, 0 | held, 0 | apart |  | is broken |" in page
+    assert "| model | 1 | 1 | 0 | 3.0 s |" in page
+    assert "Still to be asked: `m` (plans)." in page
 
 
 @pytest.mark.parametrize("name", [*REGISTRY, *PLANS])
@@ -111,8 +118,8 @@ def test_a_run_that_goes_on_asks_what_was_left_open_and_what_is_named(tmp_path: 
         {name: Row(name, "", [sight]) for name, sight in zip(names, (caught, held, caught), strict=True)},
         {("script", "good"): held, ("script", "doubtful"): doubt},
     )
-    written(earlier, tmp_path, {}, "how")
-    known = read(tmp_path / "verdict.json")
+    written(earlier, tmp_path, {"seed": 1}, "how")
+    known = read(tmp_path / "verdict.json").matrix
     now = Matrix({name: Row(name, "") for name in names})
     asks = [Ask(name, ("script",), (1,)) for name in names]
     asks += [Ask(None, ("script",), (1,), item) for item in ("good", "doubtful", "new")]
@@ -120,6 +127,52 @@ def test_a_run_that_goes_on_asks_what_was_left_open_and_what_is_named(tmp_path: 
     assert left == ["dedup-forgets", "no-check", "doubtful", "new"]
     assert now.rows["outcome-unguarded"].catch == caught
     assert now.control == {("script", "good"): held}
+
+
+def test_a_full_run_goes_on_with_the_instruments_and_seeds_that_it_had_not_come_to(tmp_path: Path) -> None:
+    earlier = Matrix(
+        {
+            "outcome-unguarded": Row("outcome-unguarded", "", [drawn(1), drawn(2), drawn(3), seen("script", "caught")]),
+            "no-check": Row("no-check", "", [drawn(1), drawn(2), seen("script", "unknown")]),
+        },
+        {("swarm", "mixed, seed 1"): seen("swarm", "held")},
+    )  # fmt: skip
+    written(earlier, tmp_path, {"seed": 1, "only": ["outcome-unguarded", "no-check"]}, "how")
+    known = read(tmp_path / "verdict.json")
+    assert (known.seed, known.only) == (1, ("outcome-unguarded", "no-check"))
+    now = Matrix({name: Row(name, "") for name in known.only})
+    instruments: tuple[Instrument, ...] = ("script", "model", "swarm")
+    asks = [Ask(name, (one,), (1, 2, 3), all_=True) for name in known.only for one in instruments]
+    asks += [Ask(None, ("swarm",), (seed,), "mixed", all_=True) for seed in (1, 2)]
+    left = [
+        (ask.mutant or ask.key[1], *ask.instruments)
+        for ask in asks
+        if not take_over(now, known.matrix, ask, frozenset())
+    ]
+    assert left == [
+        ("outcome-unguarded", "swarm"), ("no-check", "script"), ("no-check", "model"), ("no-check", "swarm"),
+        ("mixed, seed 2", "swarm"),
+    ]  # fmt: skip
+    assert now.rows["outcome-unguarded"].cell("model") == "held"
+
+
+@pytest.mark.parametrize("name", sorted(PLANS))
+def test_what_a_plan_mutant_names_stands_for_rules_that_a_plan_can_break(name: str) -> None:
+    broken = [Violation("picker/claim", "custom", rule, "", "") for rule in RULES]
+    concerned = {RULES[one.rule] for one in concerning(PLANS[name], broken)}
+    assert concerned == set(PLANS[name].caught_by)
+
+
+def test_a_mutant_that_is_about_something_else_is_caught_by_whatever_its_plan_breaks() -> None:
+    broken = [Violation("picker/claim", "custom", rule, "", "") for rule in RULES]
+    assert concerning(REGISTRY["outcome-unguarded"], broken) == broken
+
+
+def test_of_the_sound_engine_is_asked_what_the_mutants_may_meet_and_nothing_else() -> None:
+    assert list(control_items([REGISTRY["dedup-forgets"], PLANS["claim-not-exists"]])) == [
+        ("script", "dedup-forgets"), ("model", "coordination"), ("model", "picker"),
+        ("explore", "delivery-again-after-consumption"), ("swarm", "mixed"), ("plans", "every statement"),
+    ]  # fmt: skip
 
 
 def test_what_is_no_verdict_is_one_sentence(tmp_path: Path) -> None:

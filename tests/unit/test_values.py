@@ -92,6 +92,7 @@ def test_what_is_no_instant_is_refused(value: object, why: str) -> None:
 
 def test_json_is_written_short_and_as_it_is() -> None:
     assert to_json("state", {"ä": [1, 2.5, None, True], "b": ()}) == '{"ä":[1,2.5,null,true],"b":[]}'
+    assert to_json("state", None) == "null"
     assert to_json_text("data", "a\x00") == '"a\\u0000"'
 
 
