@@ -24,7 +24,7 @@ from results.bench.samples import Bench, Sample
 from results.runs import create_run_folder, runs_folder
 from stress.bench.commits import CLIENTS, Writer, commits, writers
 from stress.bench.contenders import Contender, engine, grown, limited, raw, swarmed
-from stress.bench.cost import counted, messages, variants
+from stress.bench.cost import counted, messages, sharded, variants
 from stress.bench.drain import drain
 from stress.bench.flow import BATCH, enqueue, families, latency, signals
 from stress.bench.peers import PEERS
@@ -66,6 +66,12 @@ def costs(_: Sequence[Contender], __: int | None) -> Iterator[Turn]:
     for kind, batch, limits in messages():
         yield f"cost in messages, {kind}, {batch}", partial(_counted, kind, batch, limits)
     for workload, processes, contender in variants():
+        yield f"{workload}, {contender.name}", partial(_cost, workload, processes, contender)
+
+
+def shards(_: Sequence[Contender], __: int | None) -> Iterator[Turn]:
+    """What limits cost by their shards."""
+    for workload, processes, contender in sharded():
         yield f"{workload}, {contender.name}", partial(_cost, workload, processes, contender)
 
 
@@ -141,6 +147,7 @@ WORKLOADS: Final[dict[str, Callable[[Sequence[Contender], int | None], Iterator[
     "growth": growth,
     "swarm": swarms,
     "cost": costs,
+    "shards": shards,
 }
 
 

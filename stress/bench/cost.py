@@ -47,6 +47,10 @@ def variants() -> Iterator[tuple[str, int, Contender]]:
         yield "cost by gate keys", 1, _small(f"{keys:,}", gate_shards=1, job=_gated(keys))
     for nodes in NODES:
         yield "cost by nodes", nodes, _small(f"{nodes}", jobs=2 * JOBS)
+
+
+def sharded() -> Iterator[tuple[str, int, Contender]]:
+    """The same of limits that never deny, by their shards."""
     for processes in (1, 2):
         for shards in SHARDS:
             gate = _small(f"gate, {shards}", jobs=5 * JOBS, gate_shards=shards, job=_gated(1))
