@@ -125,9 +125,10 @@ def _compared(matrix: Matrix, how: str) -> Iterator[str]:
     steps = ", ".join(f"{word} ({name})" for name, word in STEPS.items())
     yield ""
     yield (
-        "A cell has the seconds to the first catch, the slowest seed's, and the steps until then; or how many seeds "
-        "caught it, if not all did; or `held`, with the steps that were in vain. `apart`: the instrument has nothing "
-        f"to show it to. Steps are {steps}.\n"
+        "A cell has the seconds to the first catch, the slowest seed's, and the steps until then; of a swarm those of "
+        "the whole run, with the nodes' start and the judging to the end. Or it says how many seeds caught it, if not "
+        "all did; or `held`, with the steps that were in vain. `apart`: the instrument has nothing to show it to. "
+        f"Steps are {steps}.\n"
     )
     yield f"| mutant | {' | '.join(INSTRUMENTS)} | what is broken |"
     yield f"|---|{'---:|' * len(INSTRUMENTS)}---|"
