@@ -103,12 +103,12 @@ def _compared(matrix: Matrix, how: str) -> Iterator[str]:
     yield (
         "What `nox -s mutants -- --full` found; written by it, do not edit. [mutants.md](mutants.md) says who is the "
         "first to catch each mutant; here every instrument is asked about every mutant by itself, whatever another has "
-        f"seen, and one that draws ({', '.join(sorted(DRAWING))}) over {FULL_SEEDS} seeds. An instrument that catches "
-        "alone what others catch too is no luxury: it is a second opinion on the first.\n"
+        f"seen, and one that draws ({', '.join(sorted(DRAWING))}) over {FULL_SEEDS} seeds. What several catch is seen "
+        "from several sides; a `held` says what an instrument is not for, or what it needs luck for.\n"
     )
     yield f"{how}\n"
     if len(rows) < everyone:
-        yield f"Of {everyone} mutants these {len(rows)} were asked about; without `--only`, all are.\n"
+        yield f"There are {everyone} mutants; these {len(rows)} were asked about.\n"
     if left := unanswered(matrix):
         yield f"It was interrupted, or could not tell. Still to be asked: {', '.join(left)}.\n"
     yield "| instrument | shown | caught | with every seed | median | the sound engine |"
