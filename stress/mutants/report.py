@@ -152,7 +152,8 @@ def _document(matrix: Matrix, how: str) -> Iterator[str]:
         "(`invariants/mutants/`). It meets the instruments from the cheapest to the dearest until one catches it. A "
         "cell has the seconds to the catch, `held` where the instrument saw nothing, `apart` where it has nothing to "
         "show the mutant to. The first row is the engine as it is, under the same budgets. "
-        "[known-bugs.md](known-bugs.md) says which bug of the world each mutant stands for.\n"
+        "[known-bugs.md](known-bugs.md) says which bug of the world each mutant stands for, and "
+        "[instruments.md](instruments.md) what each instrument sees by itself.\n"
     )
     yield f"{how}\n"
     for line in sentences(matrix):

@@ -153,8 +153,8 @@ def test_a_full_run_goes_on_with_the_instruments_and_seeds_that_it_had_not_come_
         if not take_over(now, known.matrix, ask, frozenset())
     ]
     assert left == [
-        ("outcome-unguarded", "swarm", 1), ("no-check", "script", 1), ("no-check", "model", 3), ("no-check", "swarm", 1),
-        ("mixed, seed 2", "swarm", 2),
+        ("outcome-unguarded", "swarm", 1), ("no-check", "script", 1), ("no-check", "model", 3),
+        ("no-check", "swarm", 1), ("mixed, seed 2", "swarm", 2),
     ]  # fmt: skip
     assert [one.seed for one in now.rows["outcome-unguarded"].of("model")] == [1, 2, 3]
 
