@@ -12,7 +12,7 @@ That is where the races are that one session alone cannot show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count, cycle, product
@@ -31,7 +31,7 @@ from engine.statements import Catalogue
 from models import inbox, maintenance, outcomes
 from models import picker as model
 from models.canonical import canonical_text
-from models.intentions import Intention, ends, intentions, leases_ms, parks, spawns
+from models.intentions import Intention, continuations, ends, intentions, leases_ms, parks, spawns
 from models.machine import TableMachine, Tally, same, same_ends
 from models.sessions import PLANNERS, Sessions
 from models.strategies import (
@@ -103,7 +103,7 @@ class CoordinationMachine(TableMachine):
     names_picked = st.integers(0, 2)
     dedup_keys_picked = st.none() | st.integers(0, 1)
     limits = st.sampled_from((100, 100, 2, 1, 0))
-    whiles = st.sampled_from((None, timedelta(microseconds=1), timedelta(seconds=31)))
+    whiles = st.sampled_from((None, timedelta(microseconds=1), timedelta(seconds=30), timedelta(seconds=31)))
 
     some_current = precondition(lambda self: self._current())
     some_row = precondition(lambda self: self.table.rows)
@@ -243,12 +243,19 @@ class CoordinationMachine(TableMachine):
             self._round(planner, commits)
 
     @some_current
-    @rule(planner=planners, drawn=st.lists(spawns, min_size=1, max_size=2), pick=picks)
-    def spawn(self, planner: str, drawn: list[Intention], pick: int) -> None:
-        """One or two parents fan out, children among them."""
+    @rule(
+        planner=planners,
+        drawn=st.lists(spawns, min_size=1, max_size=2),
+        pick=picks,
+        ending=st.lists(ends, max_size=3),
+    )
+    def spawn(self, planner: str, drawn: list[Intention], pick: int, ending: list[Intention]) -> None:
+        """One or two parents fan out, children among them; all children may end at once, in one batch."""
         current = self._current()
         first = pick % len(current)
         self._round(planner, self._commits(current[first : first + len(drawn)], drawn))
+        if ending:
+            self._round(planner, self._commits(self._children(), ending))
 
     @precondition(lambda self: self._children())
     @rule(planner=planners, drawn=st.lists(ends, min_size=1, max_size=3), spared=st.integers(0, 1))
@@ -261,16 +268,55 @@ class CoordinationMachine(TableMachine):
         planner=planners,
         drawn=st.lists(parks, min_size=1, max_size=3),
         pick=picks,
-        arriving=st.lists(names_picked, max_size=2),
+        arriving=st.lists(st.tuples(names_picked, dedup_keys_picked), max_size=2),
+        goes_on=st.none() | intentions,
+        again=st.booleans(),
     )
-    def park(self, planner: str, drawn: list[Intention], pick: int, arriving: list[int]) -> None:
-        """One park or a few; signals come before it that their steps are not handed."""
+    def park(
+        self,
+        planner: str,
+        drawn: list[Intention],
+        pick: int,
+        arriving: list[tuple[int, int | None]],
+        goes_on: Intention | None,
+        again: bool,
+    ) -> None:
+        """One park or a few; signals come before it that their steps are not handed.
+
+        Whom they wake may go on; a sender whose answer was lost sends them once more.
+        """
         current = self._current()
         first = pick % len(current)
         parking = current[first : first + len(drawn)]
-        for each, name in product(parking, arriving):
-            self._deliver(planner, each.hold.id, name, None, None)
+        letters = list(product([each.hold.id for each in parking], arriving))
+        for row_id, (name, dedup_key) in letters:
+            self._deliver(planner, row_id, name, None, dedup_key)
         self._round(planner, self._commits(parking, drawn))
+        if goes_on is not None:
+            self._round(planner, self._commits(self._of(each.hold.id for each in parking), [goes_on]))
+        if again:
+            for row_id, (name, dedup_key) in letters:
+                self._deliver(planner, row_id, name, None, dedup_key)
+
+    @some_current
+    @rule(
+        planner=planners,
+        drawn=st.tuples(continuations, intentions),
+        pick=picks,
+        goes_on=st.none() | intentions,
+    )
+    def send_twice(
+        self, planner: str, drawn: tuple[Intention, Intention], pick: int, goes_on: Intention | None
+    ) -> None:
+        """A batch whose answer was lost is sent again, perhaps after what it let continue has gone on."""
+        current = self._current()
+        first = pick % len(current)
+        commits = self._commits(current[first : first + len(drawn)], drawn)
+        self._flush_and_go_on(planner, commits)
+        if goes_on is not None:
+            going = self._of(commit.id for commit in commits)
+            self._flush_and_go_on(planner, self._commits(going, [goes_on]))
+        self._flush_and_go_on(planner, commits)
 
     def _commits(self, executions: Sequence[Execution], drawn: Sequence[Intention]) -> list[Commit]:
         return [self._commit(each, end) for each, end in zip(executions, cycle(drawn), strict=False)]
@@ -294,9 +340,13 @@ class CoordinationMachine(TableMachine):
     def _commit(self, execution: Execution, intention: Intention) -> Commit:
         parks = intention.kind == "await"
         handed = [signal_id for signal_id, name in execution.handed if parks or name in execution.awaits]
-        read = {"handed": handed, "less": handed[1:], "everything": sorted(self.table.signals)}[
-            intention.reads
-        ]
+        inbox_now = [signal.id for signal in self.table.inbox(execution.hold.id)]
+        read = {
+            "handed": handed,
+            "less": handed[1:],
+            "later": inbox_now[1:],
+            "everything": sorted(self.table.signals),
+        }[intention.reads]
         return Commit(
             id=execution.hold.id,
             claim=execution.hold.claim,
@@ -390,6 +440,17 @@ class CoordinationMachine(TableMachine):
         self._queue(planners_used, execution.hold.id, errands[::-1] if signal_first else errands)
 
     @unlocked
+    @some_current
+    @rule(pick=picks, spawning=spawns, planners_used=st.permutations(tuple(PLANNERS)))
+    def release_meets_spawn(self, pick: int, spawning: Intention, planners_used: list[str]) -> None:
+        """A claim that is given back and a spawn by it wait for the parent: no child lands for a claim that is gone."""
+        current = self._current()
+        execution = current[pick % len(current)]
+        spawned = _within_room([self._commit(execution, spawning)], MAX_ROWS - len(self.table.rows))
+        errands = [self._releasing(execution.hold), self._flushing(spawned)]
+        self._queue(planners_used, execution.hold.id, errands)
+
+    @unlocked
     @precondition(lambda self: len(self._children()) > 1)
     @rule(pick=picks, ends=st.tuples(ends, ends), planners_used=st.permutations(tuple(PLANNERS)))
     def siblings_end(self, pick: int, ends: tuple[Intention, Intention], planners_used: list[str]) -> None:
@@ -418,16 +479,18 @@ class CoordinationMachine(TableMachine):
         if what == "signal" or not mine:
             return self._delivery(row.id, name, None, dedup_key)
         if what == "release":
-            holds = [mine[-1].hold]
-            return Errand(
-                f"release({holds})",
-                model.release_locks(self.table, holds),
-                lambda: self.picker.release(holds),
-                lambda table: model.release(table, self.now, holds),
-                lambda expected, answer: same_ends("release", expected, answer),
-            )
+            return self._releasing(mine[-1].hold)
         return self._flushing(
             _within_room([self._commit(mine[-1], intention)], MAX_ROWS - len(self.table.rows))
+        )
+
+    def _releasing(self, hold: Hold) -> Errand:
+        return Errand(
+            f"release({[hold]})",
+            model.release_locks(self.table, [hold]),
+            lambda: self.picker.release([hold]),
+            lambda table: model.release(table, self.now, [hold]),
+            lambda expected, answer: same_ends("release", expected, answer),
         )
 
     def _flushing(self, commits: list[Commit]) -> Errand:
@@ -477,15 +540,24 @@ class CoordinationMachine(TableMachine):
     # ---- sweeps ------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: any(row.locked_by or row.await_deadline for row in self.table.rows.values()))
-    @rule(planner=planners, expires=st.booleans(), passed=whiles, limit=limits)
-    def sweep(self, planner: str, expires: bool, passed: timedelta | None, limit: int) -> None:
-        """Waits or leases that ran out."""
-        if passed is not None:
+    @rule(planner=planners, waits_first=st.booleans(), on_time=st.booleans(), passed=whiles, limit=limits)
+    def sweep(
+        self, planner: str, waits_first: bool, on_time: bool, passed: timedelta | None, limit: int
+    ) -> None:
+        """Waits and leases that ran out, in either order; on time: in the instant in which the next one does."""
+        rows = self.table.rows.values()
+        waits = [row.await_deadline for row in rows if row.await_deadline is not None]
+        leases = [row.lease_expires_at for row in rows if row.lease_expires_at is not None]
+        to_come = [instant for instant in (waits or leases) if instant > self.now]
+        if on_time and to_come:
+            self._pass_time(min(to_come) - self.now)
+        elif passed is not None:
             self._pass_time(passed)
-        if expires:
+        if waits_first:
             self._expire_awaits(planner, limit)
-        else:
-            self._reap(planner, limit)
+        self._reap(planner, limit)
+        if not waits_first:
+            self._expire_awaits(planner, limit)
 
     @some_row
     @rule(
@@ -507,8 +579,8 @@ class CoordinationMachine(TableMachine):
         limit: int,
         anew: bool,
     ) -> None:
-        """A page, from the start or from where the last one ended, soon after some have ended."""
-        current = self._current()
+        """A page, from the start or from where the last one ended, soon after some have ended, children perhaps."""
+        current = (pick % 2 and self._children()) or self._current()
         if commits := self._commits(current[pick % len(current) :] if current else [], ending):
             self._flush_and_go_on(planner, commits[: len(ending)])
         if passed is not None:
@@ -527,7 +599,7 @@ class CoordinationMachine(TableMachine):
     @some_current
     @rule(
         planner=planners,
-        node=st.sampled_from(NODES),
+        whose=st.sampled_from(NODES) | picks,
         queues=st.sampled_from((CROWDED_QUEUES, CROWDED_QUEUES[:1])),
         margin_ms=st.sampled_from((60_000.0, 60_000.0, 30_000.001, 30_000.0, 10_000.0, 0.0)),
         limit=limits,
@@ -536,13 +608,17 @@ class CoordinationMachine(TableMachine):
     def reclaim(
         self,
         planner: str,
-        node: str,
+        whose: str | int,
         queues: Sequence[str],
         margin_ms: float,
         limit: int,
         other: str | None,
     ) -> None:
-        """By process 1 of a node; `other` names a session beside it: of process 2, of its own, of another node."""
+        """By process 1 of a node, a drawn one or one that holds a row.
+
+        `other` names a session beside it: of process 2, of its own, of another node.
+        """
+        node = whose if isinstance(whose, str) else _node(self._execution(whose).hold)
         leases = [row.lease_expires_at for row in self.table.rows.values() if row.lease_expires_at]
         limit = _untied(limit, leases)
         with self._step(f"reclaim({planner}, {node!r}, {queues}, {margin_ms}, {limit}, {other!r})"):
@@ -591,6 +667,11 @@ class CoordinationMachine(TableMachine):
             if (row := self.table.owned(each.hold)) is not None and row.turn == each.turn
         ]
 
+    def _of(self, ids: Iterable[int]) -> list[Execution]:
+        """The executions that hold one of these rows."""
+        meant = set(ids)
+        return [each for each in self._current() if each.hold.id in meant]
+
     def _execution(self, pick: int) -> Execution:
         """Mostly one that holds its row; one of those that lost it for the last picks."""
         current = self._current()
@@ -604,6 +685,11 @@ class CoordinationMachine(TableMachine):
     def _row(self, pick: int) -> model.Row:
         ids = sorted(self.table.rows)
         return self.table.rows[ids[pick % len(ids)]]
+
+
+def _node(hold: Hold) -> str:
+    """Whose claim it is: `i:queue@node-number`."""
+    return hold.claim.rpartition("@")[2].rpartition("-")[0]
 
 
 def _untied(limit: int, places: Sequence[object]) -> int:

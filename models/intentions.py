@@ -12,8 +12,8 @@ from engine.picker import Job, OutcomeKind
 from models.strategies import GATED_KEYS, START, coordinated_jobs
 
 # What a step presents or consumes: what it was handed, as the scheduler has it; less, as if a signal had come later
-# than one with a greater id; everything that lies in any inbox.
-Reads = Literal["handed", "less", "everything"]
+# than one with a greater id; so much less of what its inbox holds by now; everything that lies in any inbox.
+Reads = Literal["handed", "less", "later", "everything"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ parks = st.builds(
     kind=st.just("await"),
     fields=_fields(_STEPS, _TIMEOUTS),
     names=st.sampled_from(((0,), (0,), (1,), (0, 1), (1, 2), ())),
-    reads=st.sampled_from(("handed", "handed", "less")),
+    reads=st.sampled_from(("handed", "handed", "less", "later")),
 )
 spawns = st.builds(
     Intention,
@@ -71,7 +71,7 @@ spawns = st.builds(
         *[st.lists(coordinated_jobs(START), min_size=1, max_size=3).map(tuple)] * 4, st.just(())
     ),
 )
-_CONTINUATIONS = st.builds(
+continuations = st.builds(
     Intention,
     kind=st.just("continue"),
     fields=_fields(_STEPS, _RATES, st.builds(_continued, leases_ms, _KEYS)),
@@ -94,5 +94,5 @@ _AGAIN = st.sampled_from(
 _STEPPING_ON = st.builds(Intention, kind=st.just("next"), fields=_PROGRESS, reads=_READS)
 
 intentions: st.SearchStrategy[Intention] = st.one_of(
-    parks, parks, spawns, _CONTINUATIONS, ends, ends, _AGAIN | _STEPPING_ON
+    parks, parks, spawns, continuations, ends, ends, _AGAIN | _STEPPING_ON
 )
