@@ -19,7 +19,7 @@ from engine.errors import UsageError
 from invariants.mutants import PLANS, REGISTRY
 from results.runs import write_json
 from stress.mutants.matrix import Matrix, Row, by_instrument
-from stress.mutants.seen import DRAWING, FULL_SEEDS, INSTRUMENTS, STEPS, Seen
+from stress.mutants.seen import DRAWING, FULL_SEEDS, INSTRUMENTS, STEPS, Instrument, Seen
 
 CONTROL = "(none: the sound engine)"
 
@@ -137,12 +137,19 @@ def _compared(matrix: Matrix, how: str) -> Iterator[str]:
 
 
 def unanswered(matrix: Matrix) -> list[str]:
-    """What a full run has not come to, or could not tell: mutants with their instruments."""
+    """What a full run has not come to, with each seed, or could not tell: mutants with their instruments."""
     return [
         f"`{row.mutant}` ({', '.join(left)})"
         for row in matrix.rows.values()
-        if (left := [name for name in INSTRUMENTS if row.cell(name) in ("", "unknown")])
+        if (left := [name for name in INSTRUMENTS if not _is_answered(row, name)])
     ]
+
+
+def _is_answered(row: Row, instrument: Instrument) -> bool:
+    seen = row.of(instrument)
+    if not seen or any(one.sight == "unknown" for one in seen):
+        return False
+    return seen[0].sight == "apart" or instrument not in DRAWING or len(seen) >= FULL_SEEDS
 
 
 def _document(matrix: Matrix, how: str) -> Iterator[str]:

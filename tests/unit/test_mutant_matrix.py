@@ -99,6 +99,9 @@ def test_the_page_of_all_instruments_has_steps_and_how_many_seeds_caught_it() ->
     assert "| `m` | 1.0 s, 0 | 2 of 3: 4.0 s, 0 | held, 0 | apart |  | is broken |" in page
     assert "| model | 1 | 1 | 0 | 3.0 s |" in page
     assert "Still to be asked: `m` (plans)." in page
+    assert "Still to be asked: `m` (model, explore, swarm, plans)." in compared(
+        matrix(seen("script", "held"), drawn(1), drawn(2), seen("explore", "unknown")), "how"
+    )
 
 
 @pytest.mark.parametrize("name", [*REGISTRY, *PLANS])
