@@ -39,8 +39,8 @@ class Row:
 
     def add(self, seen: Iterable[Seen]) -> None:
         """More answers, each once."""
-        more = [one for one in seen if one not in self.seen]
-        self.seen = sorted([*self.seen, *more], key=lambda one: INSTRUMENTS.index(one.instrument))
+        each = dict.fromkeys((*self.seen, *seen))
+        self.seen = sorted(each, key=lambda one: INSTRUMENTS.index(one.instrument))
 
     def of(self, instrument: Instrument) -> list[Seen]:
         """What one instrument said, once a seed."""
