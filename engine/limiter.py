@@ -220,7 +220,7 @@ class PostgresLimiter:
             [slot.shard for slot in slots],
             str(freed_by),
         )
-        return tuple(sorted((Slot(row[0], row[1]) for row in rows), key=lambda slot: (slot.key, slot.shard)))
+        return tuple(sorted(Slot(row[0], row[1]) for row in rows))
 
     def renew(self, slots: Sequence[Slot]) -> Operation[None]:  # noqa: ARG002  # a slot here lives as long as its row's lease
         """Nothing to be done: a slot is held by an executing row, and `reconcile` counts those."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
 import signal
@@ -82,6 +83,9 @@ def node_command(
         raise InfrastructureError(
             f"the database cannot be used ({type(error).__name__}): check {DSN_VARIABLE}"
         ) from None
+    # What was imported stays: no collection has to look at it again.
+    gc.collect()
+    gc.freeze()
     sys.exit(asyncio.run(_serve(Node(dsn, policy, found))))
 
 

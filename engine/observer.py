@@ -4,6 +4,9 @@ The shape is that of a history (invoke, then ok, fail or info): an operation who
 nobody knows whether it took effect. The engine's own observer logs; `engine.metrics` has one that counts; a harness
 passes one that records; `Observers` is several of them at once.
 
+An observer whose attribute `steps` is false is not told of each step that runs, which a node does tens of thousands of
+times a second; whoever has no such attribute is.
+
 Events: `contended` (a race for a key was lost and tried again), `throttled` (a limiter said no), `stale` (an outcome
 came after its claim had ended), `reclaimed`, `reaped`, `expired`, `swept` (rows of the sweeps), `tick_failed`,
 `reconnect`, `poke_failed`, `poke_reconnect`, `refused`, `abandoned`, `lapsed`, `broadcast`, `broadcast_dropped`,
@@ -32,6 +35,11 @@ class Observer(Protocol):
 
     def count(self, event: str, amount: int = 1) -> None:
         """An event such as `contended`, `stale`, `reaped` happened `amount` times."""
+
+
+def wants_steps(observer: Observer) -> bool:
+    """Whether it is to be told of each step that runs."""
+    return bool(getattr(observer, "steps", True))
 
 
 # Where an operation's rows are to be found in what its invocation or its completion tells.
@@ -98,6 +106,9 @@ class LoggingObserver:
     `duration_ms`, and for a failure `error` and `sqlstate`.
     """
 
+    # A step is not about rows, and ends well as an operation whatever its outcome: none would be logged.
+    steps = False
+
     def __init__(self, logger: logging.Logger = log) -> None:
         self._log = logger
         self._pending = Pending()
@@ -131,6 +142,7 @@ class Observers:
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
+        self.steps = any(wants_steps(each) for each in observers)
         self._tokens: dict[int, tuple[int, ...]] = {}
         self._last = 0
 

@@ -160,7 +160,7 @@ def _ask(connection: psycopg.Connection[Any], pending: Request | tuple[Request, 
     queries = [_query(request) for request in requests]
     with ExitStack() as stack:
         cursors = [stack.enter_context(psycopg.RawCursor(connection)) for _ in requests]
-        for together in _round_trips(requests, _in_transaction(connection)):
+        for together in round_trips(requests, _in_transaction(connection)):
             with ExitStack() as pipeline:
                 if PIPELINE and len(together) > 1:
                     pipeline.enter_context(connection.pipeline())
@@ -194,7 +194,7 @@ async def _ask_async(
     queries = [_query(request) for request in requests]
     async with AsyncExitStack() as stack:
         cursors = [await stack.enter_async_context(psycopg.AsyncRawCursor(connection)) for _ in requests]
-        for together in _round_trips(requests, _in_transaction(connection)):
+        for together in round_trips(requests, _in_transaction(connection)):
             async with AsyncExitStack() as pipeline:
                 if PIPELINE and len(together) > 1:
                     await pipeline.enter_async_context(connection.pipeline())
@@ -209,7 +209,7 @@ def _requests(pending: Request | tuple[Request, ...]) -> Sequence[Request]:
     return pending if isinstance(pending, tuple) else (pending,)
 
 
-def _round_trips(requests: Sequence[Request], in_transaction: bool) -> tuple[range, ...]:
+def round_trips(requests: Sequence[Request], in_transaction: bool) -> tuple[range, ...]:
     """Which of the requests go together; see the module's third rule."""
     last = len(requests) - 1
     opened = in_transaction or any(isinstance(request, Begin) for request in requests)

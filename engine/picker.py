@@ -121,7 +121,7 @@ class Job:
         )
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """A row under a claim. `state` is JSON text; `claim` is the fence that every later statement carries."""
 
     id: int
@@ -200,7 +200,7 @@ ENDS: tuple[OutcomeKind, ...] = ("done", "stop")
 PROGRESSES: tuple[OutcomeKind, ...] = ("next", "childs", "continue")
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One outcome, ready to be sent: `state` and `result` are JSON text; None keeps what the row has.
 
     `turn`: the claim's, as it was claimed or last continued. `delay_ms`: of a retry. `timeout_ms`: of an await, None
@@ -237,15 +237,16 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind not in KINDS:
             raise UnstorableValue(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
         check_text("claim", self.claim)
-        for name, value in (
-            ("step", self.step),
-            ("state", self.state),
-            ("result", self.result),
-            ("error", self.error),
-            ("rate_limit", self.rate_limit),
-        ):
-            if value is not None:
-                check_text(name, value)
+        if self.step is not None:
+            check_text("step", self.step)
+        if self.state is not None:
+            check_text("state", self.state)
+        if self.result is not None:
+            check_text("result", self.result)
+        if self.error is not None:
+            check_text("error", self.error)
+        if self.rate_limit is not None:
+            check_text("rate_limit", self.rate_limit)
         if self.concurrency_key is not None:
             check_key("concurrency_key", self.concurrency_key)
         if self.kind == "continue" and self.sets_key and self.concurrency_key is not None and not self.gated:
@@ -255,13 +256,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
             check_key("awaits", signal_name)
         if self.weight != 1.0:
             _check_weight(self.weight)
-        for name, amount in (
-            ("delay_ms", self.delay_ms),
-            ("lease_ms", self.lease_ms),
-            ("timeout_ms", self.timeout_ms),
-        ):
-            if amount is not None and not isfinite(amount):
-                raise UnstorableValue(f"{name} must be finite, not {amount}")
+        _check_finite("delay_ms", self.delay_ms)
+        _check_finite("lease_ms", self.lease_ms)
+        if self.timeout_ms is not None:
+            _check_finite("timeout_ms", self.timeout_ms)
         if (self.kind == "await") != (self.awaits is not None):
             raise UnstorableValue("an await, and nothing else, says what it awaits")
         if (self.kind == "childs") < bool(self.children) or (self.kind in PROGRESSES) < bool(self.consumed):
@@ -570,6 +568,11 @@ def _check_range(name: str, value: object, allowed: range) -> None:
 def _check_lease(lease_ms: float) -> None:
     if not -MAX_LEASE_MS <= lease_ms <= MAX_LEASE_MS:
         raise UnstorableValue(f"lease_ms must be finite and at most a hundred years, not {lease_ms}")
+
+
+def _check_finite(name: str, amount: float) -> None:
+    if not isfinite(amount):
+        raise UnstorableValue(f"{name} must be finite, not {amount}")
 
 
 def _check_weight(weight: object) -> None:

@@ -50,7 +50,7 @@ from engine.machine import (
     Stop,
     stop_with_error,
 )
-from engine.observer import Observer
+from engine.observer import Observer, wants_steps
 from engine.picker import Claimed, Commit, Ended, Hold, Job, Picker, Surroundings
 from engine.policy import NodePolicy, QueuePolicy
 from engine.sessions import OutcomeUnknown, Sessions, Unavailable
@@ -122,6 +122,7 @@ class Scheduler:
         self._flusher = flusher
         self._registry = registry
         self._observer = observer
+        self._tells_steps = wants_steps(observer)
         self._threads = threads
         self._name_claim = name_claim
         self._jitter = jitter
@@ -259,11 +260,16 @@ class Scheduler:
         if not limited:
             return leases
         admission = await self._ask_limiter([lease.claimed for lease in limited])
-        drawn = {} if admission is None else {Hold(row.id, row.claim): row for row in admission.admitted}
+        # One pick, one claim: an id names a lease.
+        drawn = {} if admission is None else {row.id: row for row in admission.admitted}
+        denied = []
         for lease in limited:
-            if (row := drawn.get(lease.hold)) is not None:
+            if (row := drawn.get(lease.claimed.id)) is not None:
                 self._stamp(lease, row)
-        denied = [lease for lease in limited if lease.hold not in drawn]
+            else:
+                denied.append(lease)
+        if not denied:
+            return leases
         gone = {lease.hold for lease in denied}
         refused = (
             {} if admission is None else {Hold(r.row.id, r.row.claim): r.reason for r in admission.refused}
@@ -543,6 +549,8 @@ class Scheduler:
             # JSON that somebody else wrote and Python cannot hold, such as an integer of 5,000 digits.
             self._observer.count("step_raised")
             return to_commit(lease.hold, stop_with_error(error), turn=row.turn)
+        if not self._tells_steps:
+            return self._inline(await self._run_step(step, lease.hold, row.turn), step, row)
         token = self._observer.invoke(
             "step",
             {

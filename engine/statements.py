@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import repeat
+from operator import is_
 from typing import Literal
 
 from engine.values import MAX_SENT_BYTES, TooLarge
@@ -188,6 +190,9 @@ def array_literal(values: Argument) -> str:
 
 def _array(items: Sequence[object], encode: Encoder) -> str:
     # A batch's column is often one object over and over, such as the claim's name: it is written once.
+    if len(items) > 1 and all(map(is_, items, repeat(items[0]))):
+        encoded = encode(items[0])
+        return "{" + ",".join(repeat("NULL" if encoded is None else encoded, len(items))) + "}"
     texts: list[str] = []
     last: object = items
     text = ""

@@ -9,6 +9,7 @@ never `held`: no example in the budget, a server that failed, a machine that bro
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ OPENED: Mapping[str, Callable[[str, Catalogue | None, Sequence[str]], AbstractCo
     "transport": on_transport,
 }
 NAMES = (*MACHINES, *OPENED)
+# The innermost frames that are told of a machine that broke.
+TRACED_FRAMES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,9 @@ def _round(
         return "unknown", f"Hypothesis gave up: {error}", ""
     except Exception as error:  # noqa: BLE001  # an operation may fail with anything; the example tells
         if not tally.shortest_failure:
-            return "unknown", f"the machine itself broke: {type(error).__name__}: {error}", ""
+            # No fault of the engine's: whoever mends the machine needs to know where.
+            trace = "".join(traceback.format_exception(error, limit=-TRACED_FRAMES))
+            return "unknown", f"the machine itself broke: {type(error).__name__}: {error}", trace
         notes = "\n".join(getattr(error, "__notes__", ()))
         return "violated", f"{type(error).__name__}: {error}", notes or "\n".join(tally.shortest_failure)
     return "held", "", ""

@@ -224,7 +224,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def refuse(self, session: int, place: int, where: str, bad: Any) -> None:
         """What cannot be stored is refused on the caller's stack, and nothing happens."""
-        with self._step(f"refuse({session}, {place}, {where}, {bad!r:.80})"):
+        with self._step(f"refuse({session}, {place}, {where}, {_shown(bad)})"):
             execution = copy.deepcopy(self.memory[place])
             wish: dict[str, Any] = {}
             if where == "context":
@@ -245,7 +245,7 @@ class StoreMachine(RuleBasedStateMachine):
             except UnstorableValue:
                 _same("version in memory", before, execution.version)
             else:
-                raise AssertionError(f"{bad!r:.80} was stored in the {where}")
+                raise AssertionError(f"{_shown(bad)} was stored in the {where}")
 
     @rule(session=session, limit=limits)
     def pending_outbox(self, session: int, limit: int) -> None:
@@ -454,6 +454,14 @@ def _refused(answer: object) -> model.Refused | None:
     assert isinstance(answer, StoreConflict), f"a commit was answered with {answer!r}"
     processed = isinstance(answer, EventAlreadyProcessed)
     return model.Refused(answer.execution_id, answer.expected, answer.found, processed)
+
+
+def _shown(value: Any) -> str:
+    """In a few words. Python writes out no integer of more than 4,300 digits."""
+    try:
+        return f"{value!r:.80}"
+    except ValueError:
+        return f"{type(value).__name__} of a number too long to be shown"
 
 
 def _same(what: str, expected: object, answer: object) -> None:

@@ -14,7 +14,7 @@ HEADS = ("workload", "contender", "median", "spread", "of the floor", "of the be
 def cells(each: Standing) -> tuple[str, ...]:
     """One line: median and spread with their unit, ratios as times."""
     unit = {"per_s": "/s", "p50_ms": " ms (p50)", "p99_ms": " ms (p99)", "cpu_us": " µs (cpu)"}.get(
-        each.figure, f" {each.figure}"
+        each.figure, f" {each.figure.replace('_', ' ')}"
     )
     return (
         each.workload,
@@ -78,7 +78,7 @@ def _sentence(each: Judged) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def _times(value: float | None) -> str:

@@ -26,12 +26,17 @@ T = TypeVar("T")
 SCHEMA: Final = 1
 Kind = Literal["floor", "engine", "peer", "variant"]
 # Figures of which less is better.
-COSTS: Final = ("p50_ms", "p99_ms", "cpu_us")
+COSTS: Final = (
+    "p50_ms", "p99_ms", "cpu_us", "statements", "round_trips", "wal_bytes", "row_versions",
+    "buffers_hit", "buffers_read",
+)  # fmt: skip
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """`figures`: by name with its unit at the end: `per_s`; `p50_ms`, `p99_ms`; `cpu_us`, processor time a job, of the
-    workers and the server together. `reason`: why it does not hold."""
+    workers and the server together; and, where costs are counted, for each job `statements`, `round_trips`,
+    `wal_bytes`, `row_versions` that were written, pages found in shared memory and read into it
+    (`buffers_hit`, `buffers_read`). `reason`: why it does not hold."""
 
     workload: str
     contender: str
@@ -106,6 +111,10 @@ GOALS: Final = (
             Goal(workload=f"drain {nodes}", contender="gate, 8 shards", against="engine", at_least=0.75),
             Goal(workload=f"drain {nodes}", contender="keys", against="engine", at_least=0.85),
         )
+    ),
+    *(
+        Goal(workload=f"drain {nodes}", contender="nodes in a swarm", against="nodes alone", at_least=0.8)
+        for nodes in (1, 2)
     ),
     Goal(workload="drain 1", contender="1,000,000 ended", against="100,000 ended", at_least=0.9),
     *(

@@ -23,9 +23,11 @@ from results.bench.command import FILE, show
 from results.bench.samples import Bench, Sample
 from results.runs import create_run_folder, runs_folder
 from stress.bench.commits import CLIENTS, Writer, commits, writers
-from stress.bench.contenders import PEERS, Contender, engine, grown, limited, raw
+from stress.bench.contenders import Contender, engine, grown, limited, raw, swarmed
+from stress.bench.cost import counted, messages, variants
 from stress.bench.drain import drain
 from stress.bench.flow import BATCH, enqueue, families, latency, signals
+from stress.bench.peers import PEERS
 
 # One measurement: what it is called while it runs, and how it is taken.
 Turn = tuple[str, Callable[[Server, int, Path], Sample]]
@@ -52,6 +54,21 @@ def growth(_: Sequence[Contender], jobs: int | None) -> Iterator[Turn]:
         yield _drain(contender, 1, jobs)
 
 
+def swarms(_: Sequence[Contender], jobs: int | None) -> Iterator[Turn]:
+    """What it costs nodes to be watched."""
+    for processes in (1, 2):
+        for contender in swarmed():
+            yield _drain(contender, processes, jobs)
+
+
+def costs(_: Sequence[Contender], __: int | None) -> Iterator[Turn]:
+    """What a job costs, and how that grows."""
+    for kind, batch, limits in messages():
+        yield f"cost in messages, {kind}, {batch}", partial(_counted, kind, batch, limits)
+    for workload, processes, contender in variants():
+        yield f"{workload}, {contender.name}", partial(_cost, workload, processes, contender)
+
+
 def puts(peers: Sequence[Contender], _: int | None) -> Iterator[Turn]:
     """Jobs put in by one client, one by one and in batches."""
     for batch in (1, BATCH):
@@ -73,6 +90,18 @@ def writes(_: Sequence[Contender], __: int | None) -> Iterator[Turn]:
     for clients in CLIENTS:
         for writer in writers():
             yield f"commits {clients}, {writer.name}", partial(_commits, writer, clients)
+
+
+def _counted(
+    kind: str, batch: int, limits: dict[str, int], server: Server, repetition: int, logs: Path
+) -> Sample:
+    return counted(server, kind, batch, limits, repetition, logs)
+
+
+def _cost(
+    workload: str, processes: int, contender: Contender, server: Server, repetition: int, logs: Path
+) -> Sample:
+    return drain(server, contender, processes, repetition, logs, workload=workload, counts=True)
 
 
 def _flow(
@@ -110,6 +139,8 @@ WORKLOADS: Final[dict[str, Callable[[Sequence[Contender], int | None], Iterator[
     "commits": writes,
     "limits": limits,
     "growth": growth,
+    "swarm": swarms,
+    "cost": costs,
 }
 
 
@@ -188,9 +219,13 @@ def _measured(
         for name, take in turns:
             sample = take(server, repetition, logs)
             if not quiet:
-                told = ", ".join(f"{value:,.1f} {figure}" for figure, value in sample.figures.items())
+                told = ", ".join(f"{_short(value)} {figure}" for figure, value in sample.figures.items())
                 click.echo(f"{repetition + 1}/{repetitions} {name}: {told}, {sample.verdict}", err=True)
             yield sample
+
+
+def _short(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 else f"{value:.3g}"
 
 
 def _names(kind: str, text: str, known: dict[str, Any]) -> list[str]:

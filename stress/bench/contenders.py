@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from psycopg.sql import Identifier
 
 from engine.operation import perform
 from engine.picker import Job, Picker
 from engine.schema import migrate
 from engine.sessions import connect
 from invariants.ledger.pgoutput import Change
+from invariants.ledger.process import RecorderProcess
 from results.bench.samples import Kind
 from stress.bench.ledger import Act, Reading
 from stress.bench.node_process import GATE, RATE
-from stress.bench.processes import check, python, running
-from stress.subjects.peers import pins_of
-from stress.subjects.peers.environments import python_of
+from stress.bench.processes import python
 
 JOBS: Final = 20_000
 LOAD: Final = 1_000
-PEER_BATCH: Final = 500
-# It is over too soon to be timed with fewer.
-PGQUEUER_JOBS: Final = 50_000
-LOAD_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where jobs are: `table`, which is locked until all processes wait for it. `unfinished` asks whether there are any
+    left, None for a contender whose processes end by themselves. `reading` finds jobs in the write-ahead log."""
+
+    table: Identifier
+    reading: Reading
+    unfinished: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
     """One way to get `jobs` jobs done.
 
-    `prepare` makes the schema, `load` puts so many jobs in, in calls of a size. `command` and `config` are its
-    processes'; `table` is where the jobs are, and what is locked until all processes wait for it. `unfinished` asks
-    whether there are any left, None for a contender whose processes end by themselves. `reading` finds jobs in the
-    write-ahead log.
+    `prepare` makes the schema and says where in it jobs are, `load` puts so many in, in calls of a size; both may keep
+    files in a folder. `command` and `config` are its processes'. `beside`: what goes on meanwhile, told where and with
+    which folder. `has_client`: jobs are put in through a client of its own, also where that is what is measured.
     """
 
     name: str
     kind: Kind
     settings: str
-    table: str
     jobs: int = JOBS
-    prepare: Callable[[str, Path], None]
+    prepare: Callable[[str, Path], Place]
     load: Callable[[str, Path, int, int], None]
     command: Sequence[str]
     config: dict[str, Any] = field(default_factory=dict)
-    unfinished: bytes | None = None
-    reading: Reading
+    beside: Callable[[str, Path], AbstractContextManager[object]] = lambda _, __: nullcontext()
+    has_client: bool = False
     is_engine: bool = False
 
 
@@ -58,18 +64,29 @@ UNFINISHED = (
     b"OR EXISTS (SELECT FROM gen_durable WHERE status = 'executing')"
 )
 
+UNFINISHED_BESIDE = (
+    b"SELECT EXISTS (SELECT FROM gen_durable WHERE status IN ('runnable', 'executing') AND queue = 'default')"
+)
+
 
 def engine(name: str = "engine", kind: Kind = "engine", **how: Any) -> Contender:
-    """The engine's nodes. `job`: what is inserted, by its number; `ended`: terminal rows that are there before;
-    everything else is `NodeSetup`'s."""
+    """The engine's nodes. `job`: what is inserted, by its number; `ended`, `executing`: such rows that are there
+    before, the latter another's; everything else is `NodeSetup`'s."""
     make: Callable[[int], Job] = how.pop("job", lambda _: Job(fsm="bench", step="noop"))
     before: int = how.pop("ended", 0)
+    others: int = how.pop("executing", 0)
 
-    def prepare(dsn: str, _: Path) -> None:
+    def prepare(dsn: str, _: Path) -> Place:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate(connection)
             if before:
                 connection.execute(_ENDED, [before])
+                # What autovacuum would come for while the clock runs; the load's own vacuum finds the rest.
+                connection.execute("VACUUM (FREEZE, ANALYZE) gen_durable")
+            if others:
+                connection.execute(_EXECUTING, [others])
+        left = UNFINISHED_BESIDE if others else UNFINISHED
+        return Place(table=Identifier("gen_durable"), reading=read_engine, unfinished=left)
 
     def load(dsn: str, _: Path, jobs: int, size: int) -> None:
         picker = Picker()
@@ -82,13 +99,10 @@ def engine(name: str = "engine", kind: Kind = "engine", **how: Any) -> Contender
         name=name,
         kind=kind,
         settings="concurrency 500, prefetch 500, max_batch 500, max_delay_ms 2",
-        table="gen_durable",
         prepare=prepare,
         load=load,
         command=python("stress.bench.node_process"),
         config=how,
-        unfinished=UNFINISHED,
-        reading=read_engine,
         is_engine=True,
     )
 
@@ -96,6 +110,12 @@ def engine(name: str = "engine", kind: Kind = "engine", **how: Any) -> Contender
 _ENDED = b"""
     INSERT INTO gen_durable (fsm, step, status, result, updated_at)
     SELECT 'bench', 'noop', 'done', 'null', now() - n * interval '1 ms' FROM generate_series(1, %s) AS n
+"""
+
+_EXECUTING = b"""
+    INSERT INTO gen_durable (fsm, step, status, queue, locked_by, lease_expires_at)
+    SELECT 'bench', 'noop', 'executing', 'another', 'another@bench.' || n, now() + interval '1 hour'
+    FROM generate_series(1, %s) AS n
 """
 
 
@@ -122,13 +142,14 @@ _ACTS: dict[bytes, Act] = {
 def raw(batch: int) -> Contender:
     """A bare table, psycopg, batches of that size."""
 
-    def prepare(dsn: str, _: Path) -> None:
+    def prepare(dsn: str, _: Path) -> Place:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(
                 "CREATE TABLE job (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
                 "status text NOT NULL DEFAULT 'queued')"
             )
             connection.execute("CREATE INDEX job_queued ON job (id) WHERE status = 'queued'")
+        return Place(table=Identifier("job"), reading=read_raw)
 
     def load(dsn: str, _: Path, jobs: int, size: int) -> None:
         with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as connection:
@@ -141,12 +162,10 @@ def raw(batch: int) -> Contender:
         name=f"raw {batch}",
         kind="floor",
         settings=f"psycopg, prepared, one connection a process, batches of {batch}",
-        table="job",
         prepare=prepare,
         load=load,
         command=python("stress.bench.raw_process"),
         config={"batch": batch},
-        reading=read_raw,
     )
 
 
@@ -157,52 +176,6 @@ def read_raw(change: Change) -> tuple[Act, str, bytes | None] | None:
     job, status = change.new
     act = _ACTS.get(status or b"")
     return None if act is None else (act, (job or b"").decode(), None)
-
-
-def pgqueuer() -> Contender:
-    """PgQueuer through its own worker."""
-    worker = (python_of("pgqueuer"), str(Path(__file__).parent / "peers/pgqueuer_worker.py"))
-    pins = pins_of("pgqueuer").read_text("utf-8").splitlines()
-    version = next(line for line in pins if line.startswith("pgqueuer=="))
-
-    def act(dsn: str, logs: Path, **config: Any) -> None:
-        with running(1, worker, lambda _: {"dsn": dsn, "name": "bench-load", **config}, logs) as children:
-            children[0].wait(LOAD_S)
-            check(children)
-
-    return Contender(
-        name="PgQueuer",
-        kind="peer",
-        settings=f"{version}: pool, uvloop, batch {PEER_BATCH}, durable tables, {PGQUEUER_JOBS:,} jobs",
-        table="pgqueuer",
-        jobs=PGQUEUER_JOBS,
-        prepare=lambda dsn, logs: act(dsn, logs, act="install"),
-        load=lambda dsn, logs, jobs, size: act(dsn, logs, act="load", jobs=jobs, batch=size),
-        command=worker,
-        config={"act": "drain", "batch": PEER_BATCH},
-        reading=read_pgqueuer,
-    )
-
-
-def read_pgqueuer(change: Change) -> tuple[Act, str, bytes | None] | None:
-    """A row of its queue: `queued` is put, `picked` taken; one that ended is deleted."""
-    if change.relation.name != "pgqueuer":
-        return None
-    names = change.relation.columns
-    if change.kind == "delete":
-        assert change.old is not None
-        return "ended", (change.old[names.index("id")] or b"").decode(), None
-    assert change.new is not None
-    job = (change.new[names.index("id")] or b"").decode()
-    match change.new[names.index("status")]:
-        case b"picked":
-            return "taken", job, change.new[names.index("queue_manager_id")]
-        case b"queued":
-            return "put", job, None
-    return None
-
-
-PEERS: Final[dict[str, Callable[[], Contender]]] = {"pgqueuer": pgqueuer}
 
 
 def limited() -> list[Contender]:
@@ -235,3 +208,21 @@ def limited() -> list[Contender]:
 def grown() -> list[Contender]:
     """The engine among rows that have ended."""
     return [engine(f"{ended:,} ended", "variant", ended=ended) for ended in (100_000, 1_000_000)]
+
+
+def swarmed() -> list[Contender]:
+    """The engine's nodes alone, and as a swarm has them: each writes a history, the ledger is recorded and judged."""
+
+    @contextmanager
+    def recorded(dsn: str, folder: Path) -> Iterator[None]:
+        ledger = folder / "ledger"
+        shutil.rmtree(ledger, ignore_errors=True)
+        ledger.mkdir()
+        with RecorderProcess(dsn, ledger, "pgreferee_bench_swarm") as recorder:
+            yield
+            recorder.stop()
+
+    return [
+        engine("nodes alone"),
+        replace(engine("nodes in a swarm", "variant", history=True), beside=recorded),
+    ]

@@ -21,38 +21,54 @@ from invariants.ledger.pgoutput import Transaction
 from results.bench.samples import Sample
 from results.runs import VerdictWord
 from stress.bench import ledger
-from stress.bench.contenders import LOAD, Contender
+from stress.bench.contenders import LOAD, Contender, Place
 from stress.bench.cpu import Meter
 from stress.bench.processes import check, end, running
 
 READY_S: Final = 60.0
 DRAIN_S: Final = 120.0
 LOOK_S: Final = 0.1
-# Workers name their sessions after their processes.
+# A session tells what it has counted once a second at most, and when it ends.
+SETTLE_S: Final = 3.0
+# Workers name their sessions after their processes; a session of one that does not stands for a process.
 _WAITING = b"""
-    SELECT count(DISTINCT substring(application_name FROM 'bench-[0-9]+')) FROM pg_stat_activity
+    SELECT count(DISTINCT coalesce(substring(application_name FROM 'bench-[0-9]+'), pid::text)) FROM pg_stat_activity
     WHERE datname = current_database() AND wait_event_type = 'Lock'
 """
 
 
-def drain(server: Server, contender: Contender, processes: int, repetition: int, logs: Path) -> Sample:
-    """One measurement, on a database of its own. Raises InfrastructureError where a process fails or time runs out."""
+def drain(
+    server: Server,
+    contender: Contender,
+    processes: int,
+    repetition: int,
+    logs: Path,
+    *,
+    workload: str | None = None,
+    counts: bool = False,
+) -> Sample:
+    """One measurement, on a database of its own. `counts`: with what the server counts, for each job. Raises
+    InfrastructureError where a process fails or time runs out."""
     with fresh_database(server) as dsn, psycopg.connect(dsn, autocommit=True) as watch:
-        contender.prepare(dsn, logs)
+        place = contender.prepare(dsn, logs)
         with ledger.kept(dsn) as start:
             contender.load(dsn, logs, contender.jobs, LOAD)
-            watch.execute(sql.SQL("VACUUM ANALYZE {}").format(sql.Identifier(contender.table)))
+            watch.execute(sql.SQL("VACUUM ANALYZE {}").format(place.table))
             watch.execute("CHECKPOINT")
-            released_us, cpu_s = _run(server, dsn, watch, contender, processes, logs)
+            before = counters(watch) if counts else {}
+            with contender.beside(dsn, logs):
+                released_us, cpu_s = _run(server, dsn, watch, contender, place, processes, logs)
+            spent = {name: value - before[name] for name, value in counters(watch).items()} if counts else {}
             transactions = ledger.read(dsn, start)
-    account = ledger.Account.of(transactions, contender.reading)
+    account = ledger.Account.of(transactions, place.reading)
     verdict, reason = _verdict(contender, account, transactions)
     took_s = (account.last_us - released_us) / 1e6 if account.ended_us else DRAIN_S
     figures = {"per_s": len(account.ended) / took_s}
     if cpu_s is not None:
         figures["cpu_us"] = cpu_s * 1e6 / contender.jobs
+    figures |= {name: value / contender.jobs for name, value in spent.items()}
     return Sample(
-        workload=f"drain {processes}",
+        workload=workload or f"drain {processes}",
         contender=contender.name,
         kind=contender.kind,
         repetition=repetition,
@@ -60,6 +76,28 @@ def drain(server: Server, contender: Contender, processes: int, repetition: int,
         verdict=verdict,
         reason=reason,
     )
+
+
+def counters(watch: psycopg.Connection[Any]) -> dict[str, int]:
+    """What the server has counted of this database since it began, once what its sessions have to tell has come in."""
+    deadline = time.monotonic() + SETTLE_S
+    last, row = None, watch.execute(_COUNTERS).fetchone()
+    # The first is the log's position, which other databases move too.
+    while row is not None and row[1:] != last and time.monotonic() < deadline:
+        last = row[1:]
+        time.sleep(2 * LOOK_S)
+        row = watch.execute(_COUNTERS).fetchone()
+    assert row is not None
+    return dict(zip(COUNTED, map(int, row), strict=True))
+
+
+COUNTED: Final = ("wal_bytes", "row_versions", "buffers_hit", "buffers_read")
+_COUNTERS: Final = b"""
+    SELECT
+        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0'),
+        (SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables), d.blks_hit, d.blks_read
+    FROM pg_stat_database AS d WHERE d.datname = current_database()
+"""
 
 
 def _verdict(
@@ -76,19 +114,18 @@ def _run(
     dsn: str,
     watch: psycopg.Connection[Any],
     contender: Contender,
+    place: Place,
     processes: int,
     logs: Path,
 ) -> tuple[int, float | None]:
     """Let them at it until nothing is left. When they were let, in microseconds since 1970, and the processor time that
     they and the server took from there."""
 
-    def config(place: int) -> dict[str, Any]:
-        return {"dsn": dsn, "name": f"bench-{place}", **contender.config}
+    def config(number: int) -> dict[str, Any]:
+        return {"dsn": dsn, "name": f"bench-{number}", **contender.config}
 
     with psycopg.connect(dsn) as gate:
-        gate.execute(
-            sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(contender.table))
-        )
+        gate.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(place.table))
         with running(processes, contender.command, config, logs) as children:
             deadline = time.monotonic() + READY_S
             while _one(watch, _WAITING) < processes:
@@ -101,14 +138,14 @@ def _run(
             released_us = _one(gate, b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
             meter = Meter(server, children)
             gate.commit()
-            if contender.unfinished is None:
+            if place.unfinished is None:
                 for child in children:
                     if child.wait(DRAIN_S) is None:
                         raise InfrastructureError(f"{contender.name} did not come to an end in time")
                 check(children)
             else:
                 deadline = time.monotonic() + DRAIN_S
-                while _one(watch, contender.unfinished):
+                while _one(watch, place.unfinished):
                     check(children)
                     if time.monotonic() > deadline:
                         raise InfrastructureError(f"{contender.name} did not drain in {DRAIN_S:.0f} s")

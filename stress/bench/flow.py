@@ -44,14 +44,14 @@ def enqueue(server: Server, contender: Contender, batch: int, repetition: int, l
     """How many jobs a second one client puts in, in calls of that size."""
     jobs = SINGLES if batch == 1 else BATCHES * batch
     with fresh_database(server) as dsn:
-        contender.prepare(dsn, logs)
+        place = contender.prepare(dsn, logs)
         with ledger.kept(dsn) as start:
-            if contender.kind == "peer":
+            if contender.has_client:
                 contender.load(dsn, logs, jobs, batch)
             else:
                 _client(dsn, logs, kind=_kind(contender), jobs=jobs, batch=batch)
             transactions = ledger.read(dsn, start)
-    puts = ledger.Account.of(transactions, contender.reading).puts_us
+    puts = ledger.Account.of(transactions, place.reading).puts_us
     found = sum(count for _, count in puts)
     took_s = (puts[-1][0] - puts[0][0]) / 1e6
     return _sample(
@@ -66,13 +66,13 @@ def enqueue(server: Server, contender: Contender, batch: int, repetition: int, l
 def latency(server: Server, contender: Contender, repetition: int, logs: Path) -> Sample:
     """From put in to ended, one worker, jobs one by one at a fixed rate."""
     with fresh_database(server) as dsn, psycopg.connect(dsn, autocommit=True) as watch:
-        contender.prepare(dsn, logs)
+        place = contender.prepare(dsn, logs)
         with ledger.kept(dsn) as start, _workers(dsn, contender, logs) as children:
             _client(dsn, logs, kind=_kind(contender), jobs=LATENCY_JOBS, per_s=RATE_PER_S)
             _until_done(watch, contender, children)
             transactions = ledger.read(dsn, start)
             end(children)
-    account = ledger.Account.of(transactions, contender.reading)
+    account = ledger.Account.of(transactions, place.reading)
     reason = account.objection(LATENCY_JOBS) or (
         ledger.objection(transactions) if contender.is_engine else None
     )
@@ -112,14 +112,14 @@ def families(server: Server, contender: Contender, repetition: int, logs: Path) 
     picker = Picker()
     parents = [Job(fsm="bench", step="fan", state={"children": CHILDREN})] * FAMILIES
     with fresh_database(server) as dsn, psycopg.connect(dsn, autocommit=True) as watch:
-        contender.prepare(dsn, logs)
+        place = contender.prepare(dsn, logs)
         with ledger.kept(dsn) as start, _workers(dsn, contender, logs) as children:
             with connect(dsn, "bench load") as connection:
                 perform(connection, picker.insert_many(parents))
             _until_done(watch, contender, children)
             transactions = ledger.read(dsn, start)
             end(children)
-    account = ledger.Account.of(transactions, contender.reading)
+    account = ledger.Account.of(transactions, place.reading)
     jobs = FAMILIES * (1 + CHILDREN)
     reason = None if len(account.ended) == jobs else f"{len(account.ended)} jobs were ended, not {jobs}"
     took_s = (account.last_us - account.puts_us[0][0]) / 1e6
@@ -154,7 +154,7 @@ def _until_done(watch: psycopg.Connection[Any], contender: Contender, children: 
     quiet = 0
     while quiet < 2:
         check(children)
-        row = watch.execute(contender.unfinished or UNFINISHED).fetchone()
+        row = watch.execute(UNFINISHED).fetchone()
         quiet = quiet + 1 if row is not None and not row[0] else 0
         if time.monotonic() > deadline:
             raise InfrastructureError(f"{contender.name} did not get everything done in {WAIT_S:.0f} s")

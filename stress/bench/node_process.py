@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +18,7 @@ from engine.machine import Await, Done, Machine, Next, Outcome, ScheduleChildren
 from engine.node import Node
 from engine.picker import Job
 from engine.policy import NodePolicy, QueuePolicy
+from invariants.history import Recorder
 from stress.swarm.child import lifeline, receive_config
 
 GATE, RATE = "bench_gate", "bench_rate"
@@ -23,7 +28,8 @@ INSTANCE = "bench"
 
 
 class NodeSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """How one node is run. `gate_shards`, `rate_shards`: a limit with that many, none for 0."""
+    """How one node is run. `gate_shards`, `rate_shards`: a limit with that many, none for 0. `history`: it records what
+    it does, as the nodes of a swarm do, in a folder of its own, gone when it ends."""
 
     dsn: str
     name: str
@@ -35,6 +41,7 @@ class NodeSetup(msgspec.Struct, frozen=True, kw_only=True):
     pokes: bool = False
     gate_shards: int = 0
     rate_shards: int = 0
+    history: bool = False
 
 
 class Bench(Machine):
@@ -88,10 +95,19 @@ async def serve(setup: NodeSetup) -> None:
     """Run until told to end."""
     limits = limits_of(setup)
     limiter: Any = PostgresLimiter(limits) if limits else None
-    node = Node(setup.dsn, policy_of(setup), [Bench], limiter=limiter)
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), lambda: lifeline(node.stop))
-    await node.run()
+    with ExitStack() as stack:
+        observer = None
+        if setup.history:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pgreferee-bench-"))
+            observer = stack.enter_context(Recorder(Path(folder), setup.name))
+        node = Node(setup.dsn, policy_of(setup), [Bench], limiter=limiter, observer=observer)
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), lambda: lifeline(node.stop))
+        await node.run()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(receive_config(NodeSetup)))
+    config = receive_config(NodeSetup)
+    # As `python -m engine node` does.
+    gc.collect()
+    gc.freeze()
+    asyncio.run(serve(config))

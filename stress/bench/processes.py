@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import InfrastructureError
-from stress.swarm.child import Child
+from stress.swarm.child import ROOT, Child
 
 END_S = 20.0
 
@@ -26,7 +27,12 @@ def start(name: str, command: Sequence[str], config: dict[str, Any], log: Path) 
     """Start one; its configuration is the first line that it reads, and standard input its lifeline."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+            command,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     child = Child(name, process, log)
     assert process.stdin is not None

@@ -47,7 +47,9 @@ def _document(ablation: Ablation, went_on: bool) -> Iterator[str]:
         "seconds.\n"
     )
     figures = ablation.figures()
-    spent = sum(trial.seconds for trial in ablation.trials.values())
+    spent = sum(trial.seconds for trial in ablation.trials.values()) - sum(
+        t.seconds for t in ablation.control
+    )
     yield (
         f"{figures['tried']} of {figures['variants']} tried: {figures['caught']} caught, {figures['explained']} "
         f"explained below, {figures['open']} open. The trials took {spent:.0f} s"

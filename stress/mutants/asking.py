@@ -86,8 +86,9 @@ def ask_all(request: Request, quiet: bool, keep: Callable[[Matrix], object] = la
     """Ask. Where it is interrupted, what was found until then stands; `keep` gets that after each answer. Raises
     InfrastructureError."""
     asks, controls = [*_asks(request)], [*(_controls(request) if request.control else ())]
-    # A full run may be interrupted, and what accuses the sound engine is not believed: so that comes first there.
-    asks = [*controls, *asks] if request.full else [*asks, *controls]
+    # A full run may be interrupted: there the first seed of all comes before the second of any, and the sound engine
+    # before the mutants, for who accuses it is not believed.
+    asks = sorted([*controls, *asks], key=lambda ask: ask.seeds[0]) if request.full else [*asks, *controls]
     matrix = Matrix({name: Row(name, mutant_of(name).summary) for name in request.names}, interrupted=True)
     if request.known is not None:
         asks = [ask for ask in asks if not take_over(matrix, request.known, ask, request.anew)]

@@ -25,6 +25,8 @@ from results.runs import create_run_folder, ready, runs_folder
 from stress.mutants.seen import FULL_SEEDS, INSTRUMENTS, Instrument
 
 PLAIN_WIDTH = 160
+# Mutants that a page names in its command.
+FEW = 3
 
 
 @click.command("mutants")
@@ -133,7 +135,10 @@ def mutants_command(
     )
     folder = create_run_folder(out or runs_folder(), "mutants")
     command = _command(only, full, first)
-    how = f"`{command}`, {workers} workers, {_machine()}."
+    told = f"`{command}`"
+    if len(only) > FEW:
+        told = f"`{_command((), full, first)}`, of {len(only)} mutants (`--only`)"
+    how = f"{told}, {workers} workers, {_machine()}."
     if known is not None:
         how += (
             " It went on with an earlier run (`--resume`), when the machine may have had more to do, or less."

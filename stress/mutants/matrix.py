@@ -38,8 +38,9 @@ class Row:
         return None
 
     def add(self, seen: Iterable[Seen]) -> None:
-        """More answers."""
-        self.seen = sorted([*self.seen, *seen], key=lambda one: INSTRUMENTS.index(one.instrument))
+        """More answers, each once."""
+        each = dict.fromkeys((*self.seen, *seen))
+        self.seen = sorted(each, key=lambda one: INSTRUMENTS.index(one.instrument))
 
     def of(self, instrument: Instrument) -> list[Seen]:
         """What one instrument said, once a seed."""

@@ -19,7 +19,7 @@ from engine.errors import UsageError
 from invariants.mutants import PLANS, REGISTRY
 from results.runs import write_json
 from stress.mutants.matrix import Matrix, Row, by_instrument
-from stress.mutants.seen import DRAWING, FULL_SEEDS, INSTRUMENTS, STEPS, Seen
+from stress.mutants.seen import DRAWING, FULL_SEEDS, INSTRUMENTS, STEPS, Instrument, Seen
 
 CONTROL = "(none: the sound engine)"
 
@@ -103,12 +103,12 @@ def _compared(matrix: Matrix, how: str) -> Iterator[str]:
     yield (
         "What `nox -s mutants -- --full` found; written by it, do not edit. [mutants.md](mutants.md) says who is the "
         "first to catch each mutant; here every instrument is asked about every mutant by itself, whatever another has "
-        f"seen, and one that draws ({', '.join(sorted(DRAWING))}) over {FULL_SEEDS} seeds. An instrument that catches "
-        "alone what others catch too is no luxury: it is a second opinion on the first.\n"
+        f"seen, and one that draws ({', '.join(sorted(DRAWING))}) over {FULL_SEEDS} seeds. What several catch is seen "
+        "from several sides; a `held` says what an instrument is not for, or what it needs luck for.\n"
     )
     yield f"{how}\n"
     if len(rows) < everyone:
-        yield f"Of {everyone} mutants these {len(rows)} were asked about; without `--only`, all are.\n"
+        yield f"There are {everyone} mutants; these {len(rows)} were asked about.\n"
     if left := unanswered(matrix):
         yield f"It was interrupted, or could not tell. Still to be asked: {', '.join(left)}.\n"
     yield "| instrument | shown | caught | with every seed | median | the sound engine |"
@@ -125,9 +125,10 @@ def _compared(matrix: Matrix, how: str) -> Iterator[str]:
     steps = ", ".join(f"{word} ({name})" for name, word in STEPS.items())
     yield ""
     yield (
-        "A cell has the seconds to the first catch, the slowest seed's, and the steps until then; or how many seeds "
-        "caught it, if not all did; or `held`, with the steps that were in vain. `apart`: the instrument has nothing "
-        f"to show it to. Steps are {steps}.\n"
+        "A cell has the seconds to the first catch, the slowest seed's, and the steps until then; of a swarm those of "
+        "the whole run, with the nodes' start and the judging to the end. Or it says how many seeds caught it, if not "
+        "all did; or `held`, with the steps that were in vain. `apart`: the instrument has nothing to show it to. "
+        f"Steps are {steps}.\n"
     )
     yield f"| mutant | {' | '.join(INSTRUMENTS)} | what is broken |"
     yield f"|---|{'---:|' * len(INSTRUMENTS)}---|"
@@ -136,12 +137,19 @@ def _compared(matrix: Matrix, how: str) -> Iterator[str]:
 
 
 def unanswered(matrix: Matrix) -> list[str]:
-    """What a full run has not come to, or could not tell: mutants with their instruments."""
+    """What a full run has not come to, with each seed, or could not tell: mutants with their instruments."""
     return [
         f"`{row.mutant}` ({', '.join(left)})"
         for row in matrix.rows.values()
-        if (left := [name for name in INSTRUMENTS if row.cell(name) in ("", "unknown")])
+        if (left := [name for name in INSTRUMENTS if not _is_answered(row, name)])
     ]
+
+
+def _is_answered(row: Row, instrument: Instrument) -> bool:
+    seen = row.of(instrument)
+    if not seen or any(one.sight == "unknown" for one in seen):
+        return False
+    return seen[0].sight == "apart" or instrument not in DRAWING or len(seen) >= FULL_SEEDS
 
 
 def _document(matrix: Matrix, how: str) -> Iterator[str]:
@@ -151,7 +159,8 @@ def _document(matrix: Matrix, how: str) -> Iterator[str]:
         "(`invariants/mutants/`). It meets the instruments from the cheapest to the dearest until one catches it. A "
         "cell has the seconds to the catch, `held` where the instrument saw nothing, `apart` where it has nothing to "
         "show the mutant to. The first row is the engine as it is, under the same budgets. "
-        "[known-bugs.md](known-bugs.md) says which bug of the world each mutant stands for.\n"
+        "[known-bugs.md](known-bugs.md) says which bug of the world each mutant stands for, and "
+        "[instruments.md](instruments.md) what each instrument sees by itself.\n"
     )
     yield f"{how}\n"
     for line in sentences(matrix):

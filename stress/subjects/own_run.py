@@ -240,11 +240,11 @@ def run_own(config: RunConfig, python: str | None, out: Path, display: Display) 
             )
             for sentence in config.left_out:
                 display.say(sentence)
-            opened = open_subject(config.subject, python, server, folder)
+            opened = open_subject(config.subject, python, address(server), folder)
             try:
                 return _run_on(config, python, opened, server, folder, display)
             finally:
-                _part("close", config.subject, python, server, folder)
+                _part("close", config.subject, python, address(server), folder)
     except HarnessError:
         shutil.rmtree(folder)
         raise
@@ -258,9 +258,9 @@ def address(server: Server) -> str:
     return server.tcp_dsn or server.dsn
 
 
-def open_subject(words: str, python: str | None, server: Server, folder: Path) -> Subject:
+def open_subject(words: str, python: str | None, dsn: str, folder: Path, *, bench: bool = False) -> Subject:
     """Set the system up; what it claims. Writes `subject.json`. Raises UsageError."""
-    child = _started("open", words, python, server, folder)
+    child = _started("open", words, python, dsn, folder, bench=bench)
     name = words.rpartition(":")[2]
     try:
         try:
@@ -286,15 +286,17 @@ def open_subject(words: str, python: str | None, server: Server, folder: Path) -
     return opened
 
 
-def _part(part: str, words: str, python: str | None, server: Server, folder: Path) -> None:
-    child = _started(part, words, python, server, folder)
+def _part(part: str, words: str, python: str | None, dsn: str, folder: Path) -> None:
+    child = _started(part, words, python, dsn, folder)
     child.wait(SET_UP_TIMEOUT_S)
     child.destroy()
 
 
-def _started(part: str, words: str, python: str | None, server: Server, folder: Path) -> Child:
+def _started(
+    part: str, words: str, python: str | None, dsn: str, folder: Path, *, bench: bool = False
+) -> Child:
     told = SubjectConfig(
-        part=part, subject=words_of(words), dsn=address(server), name=part, folder=str(folder)
+        part=part, subject=words_of(words), dsn=dsn, name=part, folder=str(folder), bench=bench
     )
     return Child.start(part, MODULE, told, folder / "logs" / f"{part}.log", answers=True, python=python)
 

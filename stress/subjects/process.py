@@ -46,14 +46,12 @@ LONG_MS: Final = (300.0, 900.0)
 SHORT_MS: Final = (0.0, 10.0)
 RAISES_SHARE: Final = 0.04
 RECONNECT_PAUSE_S: Final = 0.1
-# Jobs that are enqueued at once where a benchmark fills the queue.
-FILL: Final = 1_000
 COMMAND_STOP_S: Final = 20.0
 
 
 class SubjectConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a process is told. `part`: see the module; `number` tells clients apart; `jobs`: how many to fill in.
-    `bench`: nothing is recorded, and jobs do nothing."""
+    `at_once`: in calls of how many. `bench`: nothing is recorded, and jobs do nothing."""
 
     part: str
     subject: str
@@ -64,6 +62,7 @@ class SubjectConfig(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     jobs_per_s: float = 0.0
     jobs: int = 0
+    at_once: int = 1_000
     bench: bool = False
     settings: dict[str, str] = {}
 
@@ -173,6 +172,8 @@ def main() -> None:
         _fill(system, config)
         return
     if config.bench:
+        # Who times it knows its sessions by that name.
+        os.environ["PGAPPNAME"] = config.name
         idle = Idle(config)
         threading.Thread(target=_lifeline, args=(idle.stopping,), daemon=True).start()
         _work(system, idle, config)
@@ -257,10 +258,24 @@ def _client(system: System, config: SubjectConfig, recorder: Recorder, stopping:
 
 def _fill(system: System, config: SubjectConfig) -> None:
     session = system.connect(config.dsn)
-    for first in range(0, config.jobs, FILL):
-        names = range(first, min(first + FILL, config.jobs))
-        system.enqueue_many(session, [Job(name=f"job-0-{number}") for number in names])
+    jobs = [Nothing(name=f"job-0-{number}") for number in range(config.jobs)]
+    if config.at_once == 1:
+        for job in jobs:
+            system.enqueue(session, job)
+    else:
+        for first in range(0, config.jobs, config.at_once):
+            system.enqueue_many(session, jobs[first : first + config.at_once])
     _closed(session)
+
+
+class Nothing(Job):
+    """A job of a benchmark, which is told nothing."""
+
+    __slots__ = ()
+
+    @property
+    def payload(self) -> str:
+        return "{}"
 
 
 def drawn(chance: random.Random, name: str, system: System) -> Job:

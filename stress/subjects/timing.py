@@ -50,7 +50,7 @@ def timed(
     with tempfile.TemporaryDirectory(prefix="pgreferee-timing-") as place:
         folder = Path(place)
         (folder / "logs").mkdir()
-        opened = open_subject(words, python, server, folder)
+        opened = open_subject(words, python, address(server), folder, bench=True)
         began = time.monotonic()
         _filled(_start("fill", "fill", server, words, python, folder, jobs=jobs))
         fill_s = time.monotonic() - began

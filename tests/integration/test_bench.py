@@ -10,7 +10,8 @@ import pytest
 
 from engine.postgres import Server
 from stress.bench.commits import commits, writers
-from stress.bench.contenders import Contender, engine, raw
+from stress.bench.contenders import Contender, engine, raw, swarmed
+from stress.bench.cost import counted
 from stress.bench.drain import drain
 
 JOBS = 40
@@ -33,6 +34,24 @@ def test_a_drain_holds_with_two_processes(server: Server, tmp_path: Path, conten
     sample = drain(server, replace(contender, jobs=JOBS), 2, 0, tmp_path)
     assert (sample.verdict, sample.reason) == ("held", None)
     assert sample.figures["per_s"] > 0
+
+
+def test_a_drain_counts_what_a_job_writes(server: Server, tmp_path: Path) -> None:
+    sample = drain(server, replace(engine(), jobs=JOBS), 1, 0, tmp_path, workload="cost", counts=True)
+    assert (sample.verdict, sample.workload) == ("held", "cost")
+    # Its claim and its end, and the rows that a node writes for itself, if any.
+    assert 2 <= sample.figures["row_versions"] < 3
+    assert sample.figures["wal_bytes"] > 200
+
+
+def test_a_batch_is_five_statements_in_five_round_trips(server: Server, tmp_path: Path) -> None:
+    sample = counted(server, "plain", 10, {}, 0, tmp_path)
+    assert (sample.verdict, sample.figures) == ("held", {"statements": 0.5, "round_trips": 0.5})
+
+
+def test_a_drain_holds_while_it_is_recorded_and_judged(server: Server, tmp_path: Path) -> None:
+    sample = drain(server, replace(swarmed()[1], jobs=JOBS), 1, 0, tmp_path)
+    assert (sample.verdict, sample.reason) == ("held", None)
 
 
 def test_a_worker_that_ends_what_it_never_took_is_not_counted(server: Server, tmp_path: Path) -> None:

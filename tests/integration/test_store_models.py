@@ -3,12 +3,18 @@ under the same one."""
 
 from __future__ import annotations
 
+from time import monotonic
+from typing import Any
+
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from engine.statements import Catalogue
 from invariants.mutants import REGISTRY
 from models.fuzz import Finding, Profile, fuzz
+from models.machine import Tally
+from models.store_machine import on_sqlite
+from models.strategies import REFUSED_DOCUMENTS
 
 # Rounds are the budget, for they are the same on every machine; the seconds end only what hangs.
 ROUNDS = 6
@@ -53,6 +59,17 @@ def fuzzed(machine: str, database: str, mutant: str | None, rounds: int) -> Find
         shrink_seconds=0.5,
         rounds=rounds,
     )
+
+
+@pytest.mark.parametrize("where", ["context", "payload", "spawn", "trace"])
+def test_the_machine_can_tell_of_every_document_that_is_refused(where: str) -> None:
+    with on_sqlite("", None, ()) as bound:
+        tally = Tally(deadline=monotonic() + BUDGET_S)
+        machine: Any = bound(tally)()
+        place = machine.draft("e", {"definition_id": "d"})
+        for document in REFUSED_DOCUMENTS:
+            machine.refuse(0, place, where, document)
+        assert tally.steps == 1 + len(REFUSED_DOCUMENTS)
 
 
 @pytest.mark.parametrize(("machine", "mutant"), BROKEN)

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from invariants.foreign import Mapped
 from invariants.ledger.pgoutput import Change, Relation, Transaction
 from results.bench import render
 from results.bench.samples import Bench, Goal, Sample, judged, standings
 from stress.bench import commits
 from stress.bench.contenders import read_raw
 from stress.bench.ledger import Account
+from stress.bench.peers import _Rows
 
 JOB = Relation(1, "public", "job", ("id", "status"), (0,))
 ROW = Relation(2, "public", "executions", ("id", "version"), (0,))
@@ -121,3 +123,27 @@ def test_commits_are_counted_where_each_follows_the_one_before(
         for n, version in enumerate(versions, 1)
     ]
     assert commits.objection(transactions, expected) == objection
+
+
+QUEUE = Relation(3, "theirs", "jobs", ("id", "state", "worker"), (0,))
+ROWS = Mapped(
+    table="jobs", status="state", waiting=("todo",), running=("doing",), ended=("done",), claim=("worker",)
+)
+
+
+def history(*states: tuple[str, str]) -> Account:
+    """What becomes of one job of a peer: its state, and whose it is."""
+    changes = [
+        Change(QUEUE, "update", None, (b"1", state.encode(), worker.encode())) for state, worker in states
+    ]
+    transactions = [Transaction(n, n, n, n * 1_000, (each,)) for n, each in enumerate(changes, 1)]
+    return Account.of(transactions, _Rows("theirs", "jobs", ROWS).read)
+
+
+def test_a_row_of_a_peer_that_is_tidied_up_has_not_ended_twice() -> None:
+    assert history(("todo", ""), ("doing", "a"), ("done", "a"), ("done", "")).objection(1) is None
+
+
+def test_a_job_that_two_workers_of_a_peer_took_is_not_counted() -> None:
+    taken = history(("todo", ""), ("doing", "a"), ("doing", "b"), ("done", "b"))
+    assert taken.objection(1) == "1 jobs were taken more than once"

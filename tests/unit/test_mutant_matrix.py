@@ -99,6 +99,9 @@ def test_the_page_of_all_instruments_has_steps_and_how_many_seeds_caught_it() ->
     assert "| `m` | 1.0 s, 0 | 2 of 3: 4.0 s, 0 | held, 0 | apart |  | is broken |" in page
     assert "| model | 1 | 1 | 0 | 3.0 s |" in page
     assert "Still to be asked: `m` (plans)." in page
+    assert "Still to be asked: `m` (model, explore, swarm, plans)." in compared(
+        matrix(seen("script", "held"), drawn(1), drawn(2), seen("explore", "unknown")), "how"
+    )
 
 
 @pytest.mark.parametrize("name", [*REGISTRY, *PLANS])
@@ -142,18 +145,21 @@ def test_a_full_run_goes_on_with_the_instruments_and_seeds_that_it_had_not_come_
     assert (known.seed, known.only) == (1, ("outcome-unguarded", "no-check"))
     now = Matrix({name: Row(name, "") for name in known.only})
     instruments: tuple[Instrument, ...] = ("script", "model", "swarm")
-    asks = [Ask(name, (one,), (1, 2, 3), all_=True) for name in known.only for one in instruments]
+    seeds = {"script": (1,), "model": (1, 2, 3), "swarm": (1,)}
+    asks = [
+        Ask(m, (one,), (seed,), all_=True) for m in known.only for one in instruments for seed in seeds[one]
+    ]
     asks += [Ask(None, ("swarm",), (seed,), "mixed", all_=True) for seed in (1, 2)]
     left = [
-        (ask.mutant or ask.key[1], *ask.instruments)
+        (ask.mutant or ask.key[1], *ask.instruments, *ask.seeds)
         for ask in asks
         if not take_over(now, known.matrix, ask, frozenset())
     ]
     assert left == [
-        ("outcome-unguarded", "swarm"), ("no-check", "script"), ("no-check", "model"), ("no-check", "swarm"),
-        ("mixed, seed 2", "swarm"),
+        ("outcome-unguarded", "swarm", 1), ("no-check", "script", 1), ("no-check", "model", 3),
+        ("no-check", "swarm", 1), ("mixed, seed 2", "swarm", 2),
     ]  # fmt: skip
-    assert now.rows["outcome-unguarded"].cell("model") == "held"
+    assert [one.seed for one in now.rows["outcome-unguarded"].of("model")] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", sorted(PLANS))

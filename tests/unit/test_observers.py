@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from engine.errors import InfrastructureError
 from engine.metrics import PrometheusObserver
-from engine.observer import LoggingObserver, Observer, Observers
+from engine.observer import LoggingObserver, Observer, Observers, wants_steps
 from stress.scripts.node import Notes
 
 
@@ -48,6 +48,16 @@ def test_logging_gives_every_record_its_fields(caplog: pytest.LogCaptureFixture)
     assert events == [("stale", 1), ("swept", 7)]
     [failed] = [record for record in caplog.records if record.levelname == "WARNING"]
     assert vars(failed)["sqlstate"] == "XX000"
+
+
+def test_who_logs_is_not_told_of_steps_unless_another_wants_them() -> None:
+    notes = Notes()
+    assert [wants_steps(each) for each in (LoggingObserver(), notes, Observers(LoggingObserver()))] == [
+        False,
+        True,
+        False,
+    ]
+    assert wants_steps(Observers(LoggingObserver(), notes))
 
 
 def test_metrics_count_events_operations_rows_and_time() -> None:

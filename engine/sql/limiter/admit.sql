@@ -246,7 +246,9 @@ made AS (
 
 stamped AS (
     UPDATE gen_durable AS g
-    SET concurrency_shard = s.shard, updated_at = now()
+    -- The key, as it is: it makes a generated column due. Where an update makes none due, PostgreSQL 16 and later read
+    -- the expressions of all of them anew for every row.
+    SET concurrency_shard = s.shard, updated_at = now(), concurrency_key = s.gate
     FROM seated AS s
     WHERE g.id = s.id AND s.gate IS NOT NULL
 )

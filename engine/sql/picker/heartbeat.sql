@@ -20,7 +20,10 @@ WITH held AS MATERIALIZED (
 )
 
 UPDATE gen_durable AS g
-SET lease_expires_at = now() + $3::double precision * interval '1 millisecond'
+SET
+    lease_expires_at = now() + $3::double precision * interval '1 millisecond',
+    -- As it is, for the generated column that it makes due: see limiter/admit.
+    concurrency_key = g.concurrency_key
 FROM held AS h
 WHERE g.id = h.id
 RETURNING g.id, g.locked_by

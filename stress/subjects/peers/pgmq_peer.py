@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 from pgmq import PGMQueue
 from pgmq.install import get_embedded_install_sql, install_pgmq_sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stress.subjects.system import Claims, Job, Node, System
 
@@ -39,7 +40,9 @@ class PgmqPeer(System):
         queue.close()
 
     def connect(self, dsn: str) -> PGMQueue:
-        return PGMQueue(conn_string=dsn, init_extension=False, pool_size=1)
+        # Of an address it takes no socket's folder.
+        parts: dict[str, Any] = dict(conninfo_to_dict(dsn))
+        return PGMQueue(conn_string=make_conninfo(**parts), init_extension=False, pool_size=1)
 
     def enqueue(self, session: Any, job: Job) -> None:
         session.send(QUEUE, {"payload": job.payload})

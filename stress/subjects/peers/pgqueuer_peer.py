@@ -23,7 +23,7 @@ KEYS = tuple(f"key-{number}" for number in range(6))
 HEARTBEAT_S = 3
 POLL_S = 1
 BATCH = 10
-BENCH_BATCH = 500
+BENCH_BATCH, BENCH_POOL = 500, 20
 
 
 class Session:
@@ -42,10 +42,13 @@ class Session:
         self._runner.close()
 
 
-async def _pool(dsn: str, size: int) -> asyncpg.Pool:
+async def _pool(dsn: str, size: int, name: str = "pgqueuer") -> asyncpg.Pool:
     # A word of libpq's that asyncpg takes for a setting of the server; it encrypts nothing by itself.
     dsn = re.sub(r"gssencmode=\w+&?", "", dsn).rstrip("?&")
-    return await asyncpg.create_pool(dsn, min_size=size, max_size=max(2, size), command_timeout=30)
+    return await asyncpg.create_pool(
+        dsn, min_size=min(size, 4), max_size=max(2, size), command_timeout=30,
+        server_settings={"application_name": name},
+    )  # fmt: skip
 
 
 class PgQueuerPeer(System):
@@ -87,7 +90,7 @@ class PgQueuerPeer(System):
 
     async def _work(self, node: Node) -> None:
         batch = BENCH_BATCH if self.bench else BATCH
-        async with await _pool(node.dsn, 4) as pool:
+        async with await _pool(node.dsn, BENCH_POOL if self.bench else 4, node.name) as pool:
             manager = PgQueuer.from_asyncpg_pool(pool)
 
             async def work(job: PgqJob) -> None:

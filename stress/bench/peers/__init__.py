@@ -1,1 +1,0 @@
-"""Workers of peers, each run by the Python of an environment of its own."""
