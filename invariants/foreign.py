@@ -17,7 +17,7 @@ What counts against a system, and what does not:
    heartbeat renews it, the end of its lease, whichever comes first. Only what surely was so at once is an overlap.
 5. A call whose outcome is unknown promises nothing, and forbids nothing.
 6. Commits are compared with runs by the wall clock of one machine; `SLACK_US` stands between "before" and "after".
-7. What a claim (`Claimed`) does not say is not judged: such a rule is not exercised.
+7. What a claim (`Claims`) does not say is not judged: such a rule is not exercised.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any, Final
 
 import msgspec
 
+from invariants.claims import Claims, Rows
 from invariants.evidence import Evidence, LedgerSummary
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Row, Transaction, format_lsn
@@ -72,37 +73,11 @@ ROWS: Final = {
 }
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a system says of itself: `stress.subjects.system.Claims`."""
-
-    delivery: str = "at-least-once"
-    lease_ms: float | None = None
-    heartbeat: bool = True
-    per_key: int | None = None
-    in_order: bool = False
-    retries: bool = False
-    recovery_ms: float | None = None
-    side_by_side: int | None = None
-    fenced: bool = True
-
-
-class Mapped(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it keeps a job: `stress.subjects.system.Rows`."""
-
-    table: str
-    status: str
-    waiting: tuple[str, ...]
-    running: tuple[str, ...]
-    ended: tuple[str, ...] = ()
-    deleted: bool = False
-    claim: tuple[str, ...] = ()
-
-
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """`subject.json` of a run: what the rules have to know of the system."""
 
-    claims: Claimed
-    rows: Mapped | None = None
+    claims: Claims
+    rows: Rows | None = None
     observe: str | None = None
     jobs_per_s: float = 40.0
     left: str | None = None
@@ -153,7 +128,7 @@ FOREVER: Final = 2**63
 class Story:
     """A history, read for these rules."""
 
-    def __init__(self, operations: Sequence[Operation], claims: Claimed) -> None:
+    def __init__(self, operations: Sequence[Operation], claims: Claims) -> None:
         self.claims = claims
         self.operations = operations
         self.enqueues: dict[str, Operation] = {o.value["job"]: o for o in operations if o.f == "enqueue"}
@@ -579,7 +554,7 @@ def _rows(
     found: Mapping[str, Findings],
     evidence: Evidence,
     summary: LedgerSummary,
-    mapped: Mapped | None,
+    mapped: Rows | None,
     transactions: Callable[[], Iterable[Transaction]],
     counted: list[int],
     is_over: Callable[[], bool],
@@ -616,9 +591,7 @@ def _rows(
 class _Watch:
     """The rules about one table, fed with the log."""
 
-    def __init__(
-        self, story: Story, found: Mapping[str, Findings], evidence: Evidence, mapped: Mapped
-    ) -> None:
+    def __init__(self, story: Story, found: Mapping[str, Findings], evidence: Evidence, mapped: Rows) -> None:
         self._story, self._found, self._mapped = story, found, mapped
         self._at_rest, self._clock = evidence.at_rest, evidence.shares_clock
         self._jobs: dict[Any, _Job] = {}

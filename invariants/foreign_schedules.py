@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
+from invariants.claims import Rows
 from invariants.foreign import Findings
 from invariants.history.operations import Operation
 from invariants.ledger.pgoutput import Transaction
@@ -28,27 +29,10 @@ STATEMENTS: Final = {
 }
 
 
-class Mapped(Protocol):
-    """What is needed of a subject's `Rows`."""
-
-    @property
-    def table(self) -> str: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def waiting(self) -> tuple[str, ...]: ...
-    @property
-    def running(self) -> tuple[str, ...]: ...
-    @property
-    def ended(self) -> tuple[str, ...]: ...
-    @property
-    def deleted(self) -> bool: ...
-
-
 class _Rows:
     """What the log says of each row: its states in order."""
 
-    def __init__(self, transactions: Sequence[Transaction], mapped: Mapped) -> None:
+    def __init__(self, transactions: Sequence[Transaction], mapped: Rows) -> None:
         self.ways: dict[str, list[str]] = {}
         state = State()
         for transaction in transactions:
@@ -69,7 +53,7 @@ class _Rows:
         return sum(pair == ("running", "waiting") for pair in itertools.pairwise(way))
 
 
-def _state(status: str, mapped: Mapped, *, gone: bool) -> str:
+def _state(status: str, mapped: Rows, *, gone: bool) -> str:
     if gone:
         return "ended" if mapped.deleted else "gone"
     for state, words in (("waiting", mapped.waiting), ("running", mapped.running), ("ended", mapped.ended)):
@@ -81,7 +65,7 @@ def _state(status: str, mapped: Mapped, *, gone: bool) -> str:
 def judge_schedule(
     transactions: Sequence[Transaction],
     operations: Sequence[Operation],
-    mapped: Mapped,
+    mapped: Rows,
     deadlocks: int,
     *,
     at_rest: bool,

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -80,6 +81,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     ledger: dict[str, int]
     hosts: list[dict[str, Any]] = msgspec.field(default_factory=list)
     reproduce: str
+
+
+def host_said(host: Mapping[str, Any]) -> str:
+    """An entry of a verdict's `hosts`, in words: with what its clock was off by, and how sure that is."""
+    clock = host["clock"]
+    if clock is None:
+        said = "whose clock has no place in the run's time"
+    elif clock["error_ms"] == 0:
+        said = "by this machine's clock"
+    else:
+        said = f"clock put right by {clock['offset_ms']:,.3f} ms ± {clock['error_ms']:.3f} ms"
+    return f"{host['name']} ({host['hostname']}), {said}"
 
 
 def runs_folder() -> Path:

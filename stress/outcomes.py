@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from engine.ci import Case, Outcome
+from engine.ci import Case, Finding, Outcome
 from invariants.render import cases, plain
 from stress.soak_folder import SoakVerdict
 
@@ -42,7 +42,7 @@ def _what(scenario: str, subject: str) -> str:
 def of_soak(verdict: SoakVerdict) -> Outcome:
     """A soak: a case for each invariant, the worst of all rounds, and one for what was found between them."""
     worst = [
-        Case(name=name, verdict=found, told="see the rounds' folders")  # type: ignore[arg-type]
+        Case(name=name, verdict=found, told="see the rounds' folders")
         for name, found in verdict.invariants.items()
     ]
     tables = Case(
@@ -108,10 +108,12 @@ def of_matrix(matrix: Matrix, facts: Mapping[str, str], reproduce: str) -> Outco
 
 def _control(matrix: Matrix) -> Iterator[Case]:
     for (instrument, item), seen in matrix.control.items():
-        verdict = "violated" if seen.sight == "caught" else "held" if seen.sight == "held" else "unknown"
+        verdict: Finding = (
+            "violated" if seen.sight == "caught" else "held" if seen.sight == "held" else "unknown"
+        )
         yield Case(
             name=f"the sound engine: {instrument}: {item}",
-            verdict=verdict,  # type: ignore[arg-type]
+            verdict=verdict,
             told="\n".join((seen.detail, *seen.evidence)).strip(),
             seconds=seen.seconds,
         )

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from engine.errors import UsageError
+from invariants.verdict import Finding
 from results.runs import VerdictWord, write_json
 from stress.growth import TableSize
 from stress.rounds import Round
@@ -60,7 +61,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     rested: bool
     kept: int
     transactions: int
-    invariants: Mapping[str, str]
+    invariants: Mapping[str, Finding]
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +91,7 @@ class SoakVerdict(msgspec.Struct, frozen=True, kw_only=True):
     took_minutes: float
     rounds: Mapping[str, int]
     transactions: int
-    invariants: Mapping[str, str]
+    invariants: Mapping[str, Finding]
     findings: tuple[str, ...]
     memory_mb: Mapping[str, Mapping[str, float]]
     tables_mb: Mapping[str, float]

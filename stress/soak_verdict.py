@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from invariants.verdict import Finding
 from results.runs import VerdictWord
 from stress.growth import growths, total_bytes, total_dead
 from stress.soak_folder import Finished, Request, Sample, SoakVerdict, spread
@@ -25,7 +26,7 @@ def conclude(
     """The verdict; `stopped` says why it ended early, None when it had all its minutes."""
     findings = [*_kept(rounds), *_grown(samples)]
     verdict, reason = _worst(rounds, findings, stopped)
-    invariants: dict[str, str] = {}
+    invariants: dict[str, Finding] = {}
     for finished in rounds:
         for name, found in finished.invariants.items():
             invariants[name] = min(invariants.get(name, found), found, key=WORST.index)

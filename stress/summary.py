@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from invariants.render import print_exercises, print_report, print_verdict
-from results.runs import Verdict
+from results.runs import Verdict, host_said
 from stress.effects import Back, by_fault, recovered, told_orphans
 from stress.judgement import EXPECTED_TRANSACTIONS_PER_S, Judged
 from stress.scenarios import SCENARIOS, Scenario
@@ -73,7 +71,7 @@ def print_summary(judged: Judged) -> None:
         if (orphans := told_orphans(verdict.faults, verdict.recovery_bounds)) is not None:
             console.print(orphans, soft_wrap=True)
     if verdict.hosts:
-        console.print(f"hosts: {'; '.join(map(_told_host, verdict.hosts))}", soft_wrap=True)
+        console.print(f"hosts: {'; '.join(map(host_said, verdict.hosts))}", soft_wrap=True)
     print_exercises(console, judged.report.exercised)
     if at_rest := _at_rest(judged):
         console.print(f"at rest: {', '.join(at_rest)}", soft_wrap=True)
@@ -81,18 +79,6 @@ def print_summary(judged: Judged) -> None:
     print_verdict(console, verdict.verdict, verdict.reason)
     console.print(f"recorded in {judged.folder}", soft_wrap=True)
     console.print(f"again: {verdict.reproduce}", soft_wrap=True)
-
-
-def _told_host(host: Mapping[str, Any]) -> str:
-    """With what its clock was off by, and how sure that is."""
-    clock = host["clock"]
-    if clock is None:
-        said = "whose clock has no place in the run's time"
-    elif clock["error_ms"] == 0:
-        said = "by this machine's clock"
-    else:
-        said = f"clock put right by {clock['offset_ms']:,.3f} ms ± {clock['error_ms']:.3f} ms"
-    return f"{host['name']} ({host['hostname']}), {said}"
 
 
 def _at_rest(judged: Judged) -> list[str]:

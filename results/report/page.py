@@ -16,7 +16,7 @@ from results.report import lanes, look, series
 from results.report.charts import chart, strips
 from results.report.recorded import Recorded
 from results.report.series import Curve, Timeline
-from results.runs import Verdict
+from results.runs import Verdict, host_said
 
 # Of each invariant; the rest are counted.
 VIOLATIONS: Final = 3
@@ -74,6 +74,7 @@ def render(run: Recorded) -> str:
         "run",
         run=run,
         verdict=run.verdict,
+        hosts=[host_said(host) for host in run.verdict.hosts],
         invariants=_by_severity(run.verdict),
         counted=_counted(run.verdict),
         violations=violations,

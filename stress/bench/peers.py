@@ -14,7 +14,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier, Literal
 
 from engine.errors import InfrastructureError
-from invariants.foreign import Mapped
+from invariants.claims import Rows
 from invariants.ledger.pgoutput import Change
 from stress.bench.contenders import Contender, Place
 from stress.bench.ledger import Act
@@ -114,7 +114,7 @@ class _Rows:
     it since.
     """
 
-    def __init__(self, schema: str, table: str, rows: Mapped) -> None:
+    def __init__(self, schema: str, table: str, rows: Rows) -> None:
         self._place, self._rows = (schema, table), rows
         self._ended: set[str] = set()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from invariants.foreign import Mapped
+from invariants.claims import Rows
 from invariants.ledger.pgoutput import Change, Relation, Transaction
 from results.bench import render
 from results.bench.samples import Bench, Goal, Sample, judged, standings
@@ -126,7 +126,7 @@ def test_commits_are_counted_where_each_follows_the_one_before(
 
 
 QUEUE = Relation(3, "theirs", "jobs", ("id", "state", "worker"), (0,))
-ROWS = Mapped(
+ROWS = Rows(
     table="jobs", status="state", waiting=("todo",), running=("doing",), ended=("done",), claim=("worker",)
 )
 

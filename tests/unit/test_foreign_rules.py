@@ -7,18 +7,19 @@ from typing import Any, Literal
 
 import pytest
 
+from invariants.claims import Claims, Rows
 from invariants.evidence import Evidence, LedgerSummary
-from invariants.foreign import OUTSIDE, ROWS, Claimed, Mapped, Subject, job_in, judge
+from invariants.foreign import OUTSIDE, ROWS, Subject, job_in, judge
 from invariants.history import Operation
 from invariants.ledger.pgoutput import Change, Relation, Transaction
 from invariants.verdict import Report
 
 WALL_NS = 1_700_000_000_000_000_000
 RELATION = Relation(1, "public", "jobs", ("id", "payload", "status", "attempts"), (0,))
-MAPPED = Mapped(
+MAPPED = Rows(
     table="jobs", status="status", waiting=("pending",), running=("running",), ended=("done",), claim=("attempts",)
 )  # fmt: skip
-CLAIMS = Claimed(
+CLAIMS = Claims(
     lease_ms=1_000, heartbeat=False, per_key=1, side_by_side=1, recovery_ms=1_000, in_order=True, retries=True
 )
 
@@ -77,8 +78,8 @@ class Tale:
 
     def judged(
         self,
-        claims: Claimed = CLAIMS,
-        rows: Mapped | None = MAPPED,
+        claims: Claims = CLAIMS,
+        rows: Rows | None = MAPPED,
         *,
         at_rest: bool = True,
         clock: bool = True,
@@ -235,11 +236,11 @@ def test_a_disturbance_of_another_worker_is_no_cause() -> None:
 def test_a_system_that_does_not_claim_fences_is_not_asked_for_them() -> None:
     tale = sound()
     by_a_former_holder(tale)
-    assert found(tale.judged(Claimed(lease_ms=1_000, fenced=False)))["ended-by-its-holder"] == "not_exercised"
+    assert found(tale.judged(Claims(lease_ms=1_000, fenced=False)))["ended-by-its-holder"] == "not_exercised"
 
 
 def test_a_claim_of_at_most_once_allows_no_second_run_whatever_happened() -> None:
-    claims = Claimed(delivery="at-most-once")
+    claims = Claims(delivery="at-most-once")
     tale = sound().fault("kill", "worker-1.1", 35, 40)
     assert found(tale.judged(claims))["run-again-for-cause"] == "violated"
 
@@ -257,7 +258,7 @@ def test_a_run_that_did_not_come_to_rest_lost_nothing_for_sure() -> None:
 
 
 def test_what_the_subject_does_not_say_is_not_judged() -> None:
-    verdicts = found(sound().judged(Claimed(), None))
+    verdicts = found(sound().judged(Claims(), None))
     assert {verdicts[name] for name in (*ROWS, "key-limit", "worker-limit", "begun-in-order")} == {
         "not_exercised"
     }

@@ -475,6 +475,18 @@ def test_a_run_that_never_began_has_a_page_too(tmp_path: Path) -> None:
     assert "interrupted" in making.write(without_curves(run)).read_text("utf-8")
 
 
+def test_a_run_on_several_hosts_names_them_and_how_far_their_clocks_were_off(tmp_path: Path) -> None:
+    clocks = [{"offset_ms": 0.0, "error_ms": 0.0}, {"offset_ms": 86_400_000.25, "error_ms": 1.25}, None]
+    hosts = [
+        {"name": f"host-{place}", "hostname": f"h{place}", "cores": 2, "clock": clock}
+        for place, clock in enumerate(clocks)
+    ]
+    html = making.write(without_curves(run_in(tmp_path / "run", hosts=hosts))).read_text("utf-8")
+    assert "host-0 (h0), by this machine&#39;s clock" in html
+    assert "host-1 (h1), clock put right by 86,400,000.250 ms ± 1.250 ms" in html
+    assert "host-2 (h2), whose clock has no place in the run&#39;s time" in html
+
+
 def test_all_runs_stand_on_one_page_newest_first_and_each_gets_its_own(tmp_path: Path) -> None:
     for place in range(3):
         without_curves(run_in(tmp_path / f"2026010{place}-mixed", verdict="held" if place else "violated"))
