@@ -65,8 +65,10 @@ UNFINISHED = (
     b"OR EXISTS (SELECT FROM gen_durable WHERE status = 'executing' AND lease_expires_at IS NOT NULL)"
 )
 
+# Beside rows that another has claimed for an hour: whose lease ends sooner is a node's of the bench.
 UNFINISHED_BESIDE = (
-    b"SELECT EXISTS (SELECT FROM gen_durable WHERE status IN ('runnable', 'executing') AND queue = 'default')"
+    b"SELECT EXISTS (SELECT FROM gen_durable WHERE status = 'runnable' AND queue = 'default') OR EXISTS ("
+    b"SELECT FROM gen_durable WHERE status = 'executing' AND lease_expires_at < now() + interval '30 minutes')"
 )
 
 
