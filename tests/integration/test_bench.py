@@ -6,11 +6,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
 from engine.errors import InfrastructureError
 from engine.postgres import Server, fresh_database
+from invariants.ledger.process import RecorderProcess
 from stress.bench.commits import commits, writers
 from stress.bench.contenders import Contender, engine, raw, swarmed
 from stress.bench.cost import counted
@@ -86,6 +88,28 @@ def test_a_batch_is_five_statements_in_five_round_trips(server: Server, tmp_path
 def test_a_drain_holds_while_it_is_recorded_and_judged(server: Server, tmp_path: Path) -> None:
     sample = drain(server, replace(swarmed()[1], jobs=JOBS), 1, 0, tmp_path)
     assert (sample.verdict, sample.reason) == ("held", None)
+
+
+def test_a_drain_whose_recorder_gave_up_is_no_measurement_of_a_swarm(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = RecorderProcess.stop
+    monkeypatch.setattr(
+        RecorderProcess, "stop", lambda self: sound(self) | {"complete": False, "reason": "x"}
+    )
+    with fresh_database(server) as dsn:
+        swarmed()[1].prepare(dsn, tmp_path)
+        with pytest.raises(InfrastructureError, match="not complete: x"), swarmed()[1].beside(dsn, tmp_path):
+            pass
+        with pytest.raises(InfrastructureError, match="not recorded"), swarmed()[1].beside(dsn, tmp_path):
+            kill_the_recorder()
+
+
+def kill_the_recorder() -> None:
+    [recorder] = [
+        child for child in psutil.Process().children() if child.cmdline()[-2:] == ["invariants", "record"]
+    ]
+    recorder.kill()
 
 
 def test_a_worker_that_ends_what_it_never_took_is_not_counted(server: Server, tmp_path: Path) -> None:
