@@ -11,7 +11,7 @@ from invariants.mutants.maintenance import MAINTENANCE_MUTANTS
 from invariants.mutants.mutant import DriftedPatchError, Mutant, Patch, ProtocolStep
 from invariants.mutants.node import NODE_MUTANTS
 from invariants.mutants.picker import PICKER_MUTANTS
-from invariants.mutants.plans import KEPT_PLANS, PLANS
+from invariants.mutants.plans import FREE_PLANS, KEPT_PLANS, PLANS
 from invariants.mutants.store import STORE_MUTANTS
 from invariants.mutants.transport import TRANSPORT_MUTANTS
 
@@ -30,6 +30,7 @@ REGISTRY: dict[str, Mutant] = {
 }
 
 __all__ = [
+    "FREE_PLANS",
     "KEPT_PLANS",
     "PLANS",
     "REGISTRY",

@@ -103,7 +103,7 @@ def engine(name: str = "engine", kind: Kind = "engine", **how: Any) -> Contender
     return Contender(
         name=name,
         kind=kind,
-        settings="concurrency 500, prefetch 500, max_batch 500, max_delay_ms 2",
+        settings="concurrency 1,000, prefetch 1,000, max_batch 1,000, max_delay_ms 2",
         prepare=prepare,
         load=load,
         command=python("stress.bench.node_process"),

@@ -33,9 +33,9 @@ class NodeSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     dsn: str
     name: str
-    concurrency: int = 500
-    prefetch: int = 500
-    max_batch: int = 500
+    concurrency: int = 1_000
+    prefetch: int = 1_000
+    max_batch: int = 1_000
     max_delay_ms: float = 2.0
     poll_interval_ms: float = 50.0
     pokes: bool = False

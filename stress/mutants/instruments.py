@@ -22,8 +22,9 @@ import psycopg
 
 from engine.picker import Picker
 from engine.postgres import Server, conninfo, fresh_database
+from engine.sessions import SETTINGS
 from engine.statements import Catalogue
-from invariants.mutants import KEPT_PLANS, PLANS, REGISTRY, Mutant
+from invariants.mutants import FREE_PLANS, KEPT_PLANS, PLANS, REGISTRY, Mutant
 from invariants.mutants.protocol import picker_of
 from models.fuzz import Profile, fuzz
 from results.plans import shapes
@@ -329,9 +330,9 @@ def _swarmed(bench: Bench, mutant: Mutant | None, scenario: str, seed: int) -> S
 # ----------------------------------------------------------------------------------------------------- plans
 
 
-def captured(dsn: str, cases: Sequence[Case], catalogue: Catalogue) -> Capture:
-    """The plans of these cases."""
-    session = Session(dsn, repetitions=1)
+def captured(dsn: str, cases: Sequence[Case], catalogue: Catalogue, settings: str = SETTINGS) -> Capture:
+    """The plans of these cases in a session that begins with these settings."""
+    session = Session(dsn, repetitions=1, settings=settings)
     try:
         statements = capture_all(session, catalogue, PLANS_PROFILE, cases=cases)
         environment = session.environment(source="mutants", profile=PLANS_PROFILE, labels=statements)
@@ -354,7 +355,10 @@ def by_plans(bench: Bench, mutant: Mutant, _seed: int) -> Seen:
     if not cases:
         return apart("plans", "it changes no statement")
     if not alterations:
-        broken = captured(dsn, cases, mutant.apply(Catalogue.load()))
+        settings = "" if mutant.name in FREE_PLANS else SETTINGS
+        if mutant.name in FREE_PLANS:
+            sound = captured(dsn, cases, Catalogue.load(), settings)
+        broken = captured(dsn, cases, mutant.apply(Catalogue.load()), settings)
         refused = [each for each in broken.statements.values() if each.error]
         if refused and mutant.name in PLANS:
             return Seen(instrument="plans", sight="unknown", detail=f"{refused[0].label}: {refused[0].error}")

@@ -17,7 +17,7 @@ import pytest
 from engine.postgres import Server, fresh_database
 from engine.sessions import SETTINGS
 from engine.statements import Catalogue
-from invariants.mutants import KEPT_PLANS, PLANS, Patch
+from invariants.mutants import FREE_PLANS, KEPT_PLANS, PLANS, Patch
 from results.plans import shapes
 from results.plans.arguments import CASES, Case
 from results.plans.capture import Session, capture_all, create, prepare, with_ties
@@ -36,8 +36,6 @@ pytestmark = pytest.mark.timeout(900)
 CATALOGUE = Catalogue.load()
 # Large enough for the bad forms to show, small enough to be seeded in a second or two.
 PROFILE = grown(30_000, like=PROFILES["medium"], batch=100)
-# What only a planner shows that may read whole tables: the sessions of the engine bar it from that, and so hide it.
-FREE = {"claim-guard-is-null"}
 
 
 @dataclass(frozen=True)
@@ -116,9 +114,9 @@ def test_the_claim_stops_at_its_limit_and_rides_what_it_should(sound: Capture) -
 )
 def test_the_plan_mutant_is_named(name: str, seeded: Seeded) -> None:
     mutant = PLANS[name]
-    settings = "" if name in FREE else SETTINGS
+    settings = "" if name in FREE_PLANS else SETTINGS
     cases = of(*mutant.statements)
-    if name in FREE:
+    if name in FREE_PLANS:
         assert shapes.check(seeded.captured(seeded.dsn, cases, settings=settings)) == []
     found = shapes.check(seeded.captured(seeded.dsn, cases, mutant.apply(CATALOGUE), settings))
     assert broken(found) & set(mutant.caught_by), found
@@ -132,6 +130,7 @@ def test_the_matrix_is_shown_by_plans_what_a_statement_costs_and_accuses_no_soun
         bench = Bench(seeded.server, stack, _plans=(seeded.dsn, sound))
         caught = see("plans", bench, PLANS["claim-not-exists"], 1)
         assert (caught.sight, caught.by) == ("caught", ("hashed-subplan",))
+        assert see("plans", bench, PLANS["claim-guard-is-null"], 1).sight == "caught"
         patch = Patch("UPDATE gen_durable AS g", "UPDATE nowhere AS g")
         refused = replace(PLANS["claim-not-exists"], statements={"picker/claim": (patch,)})
         assert see("plans", bench, refused, 1).sight == "unknown"
