@@ -11,7 +11,7 @@ from invariants.claims import Rows
 from invariants.ledger.pgoutput import Change, Relation, Transaction
 from results.bench import render
 from results.bench.samples import Bench, Goal, Sample, judged, standings
-from stress.bench import commits
+from stress.bench import commits, cost
 from stress.bench.contenders import read_raw
 from stress.bench.ledger import Account
 from stress.bench.peers import _Rows, unfinished
@@ -155,3 +155,9 @@ def test_whether_a_peer_has_anything_left_is_asked_of_one_status_at_a_time() -> 
         """SELECT EXISTS (SELECT FROM "theirs"."jobs" WHERE "state" = 'todo') """
         """OR EXISTS (SELECT FROM "theirs"."jobs" WHERE "state" = 'doing')"""
     )
+
+
+def test_what_a_job_costs_is_counted_in_batches_of_one_size() -> None:
+    for workload, _, contender in (*cost.variants(), *cost.sharded()):
+        batch = int(contender.name) if workload == "cost by batch" else cost.BATCHES[-1]
+        assert [contender.config[name] for name in ("concurrency", "prefetch", "max_batch")] == [batch] * 3
