@@ -404,12 +404,18 @@ def mutate(session: nox.Session) -> None:
                 fail(session, INFRASTRUCTURE, f"mutmut ended with exit status {status}")
             told = subprocess.run(
                 [program, "results", "--all", "true"], env=env, capture_output=True, text=True
-            ).stdout
+            )
             found = {
                 name.strip(): became.strip()
-                for name, colon, became in (line.rpartition(":") for line in told.splitlines())
+                for name, colon, became in (line.rpartition(":") for line in told.stdout.splitlines())
                 if colon
             }
+            if told.returncode or not found:
+                fail(
+                    session,
+                    INFRASTRUCTURE,
+                    f"mutmut told of no change (exit status {told.returncode}): nothing was tried",
+                )
             survivors = {
                 name: _changed(
                     subprocess.run([program, "show", name], env=env, capture_output=True, text=True).stdout

@@ -544,7 +544,8 @@ class CoordinationMachine(TableMachine):
     def sweep(
         self, planner: str, waits_first: bool, on_time: bool, passed: timedelta | None, limit: int
     ) -> None:
-        """Waits and leases that ran out, in either order; on time: in the instant in which the next one does."""
+        """Waits and leases that ran out, in either order; on time: in the instant in which the next wait does, or the
+        next lease where nobody waits."""
         rows = self.table.rows.values()
         waits = [row.await_deadline for row in rows if row.await_deadline is not None]
         leases = [row.lease_expires_at for row in rows if row.lease_expires_at is not None]

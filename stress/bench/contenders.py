@@ -12,12 +12,14 @@ from typing import Any, Final
 import psycopg
 from psycopg.sql import Identifier
 
+from engine.errors import InfrastructureError
 from engine.operation import perform
 from engine.picker import Job, Picker
 from engine.schema import migrate
 from engine.sessions import connect
 from invariants.ledger.pgoutput import Change
-from invariants.ledger.process import RecorderProcess
+from invariants.ledger.process import RecorderError, RecorderProcess
+from invariants.ledger.reader import LedgerUnavailable
 from results.bench.samples import Kind
 from stress.bench.ledger import Act, Reading
 from stress.bench.node_process import GATE, RATE
@@ -65,8 +67,10 @@ UNFINISHED = (
     b"OR EXISTS (SELECT FROM gen_durable WHERE status = 'executing' AND lease_expires_at IS NOT NULL)"
 )
 
+# Beside rows that another has claimed for an hour: whose lease ends sooner is a node's of the bench.
 UNFINISHED_BESIDE = (
-    b"SELECT EXISTS (SELECT FROM gen_durable WHERE status IN ('runnable', 'executing') AND queue = 'default')"
+    b"SELECT EXISTS (SELECT FROM gen_durable WHERE status = 'runnable' AND queue = 'default') OR EXISTS ("
+    b"SELECT FROM gen_durable WHERE status = 'executing' AND lease_expires_at < now() + interval '30 minutes')"
 )
 
 
@@ -219,9 +223,16 @@ def swarmed() -> list[Contender]:
         ledger = folder / "ledger"
         shutil.rmtree(ledger, ignore_errors=True)
         ledger.mkdir()
-        with RecorderProcess(dsn, ledger, "pgreferee_bench_swarm") as recorder:
-            yield
-            recorder.stop()
+        try:
+            with RecorderProcess(dsn, ledger, "pgreferee_bench_swarm") as recorder:
+                yield
+                # One that gave up on the way was no burden to the nodes.
+                recorder.check_alive()
+                told = recorder.stop()
+        except (RecorderError, LedgerUnavailable) as error:
+            raise InfrastructureError(f"the swarm's ledger was not recorded: {error}") from error
+        if not told["complete"]:
+            raise InfrastructureError(f"the swarm's ledger is not complete: {told['reason']}")
 
     return [
         engine("nodes alone"),

@@ -35,8 +35,7 @@ LEASE_MS: Final = 60_000.0
 def variants() -> Iterator[tuple[str, int, Contender]]:
     """What grows, by how many processes, and who."""
     for batch in BATCHES:
-        of = {"concurrency": batch, "prefetch": batch, "max_batch": batch}
-        yield "cost by batch", 1, _small(f"{batch}", jobs=JOBS // 10 if batch == 1 else JOBS, **of)
+        yield "cost by batch", 1, _small(f"{batch}", JOBS // 10 if batch == 1 else JOBS, batch)
     for backlog in (JOBS, 10 * JOBS, 25 * JOBS):
         yield "cost by backlog", 1, _small(f"{backlog:,}", jobs=backlog)
     for rows in (0, 10_000, 100_000):
@@ -59,8 +58,10 @@ def sharded() -> Iterator[tuple[str, int, Contender]]:
             yield f"shards, {processes} nodes", processes, rate
 
 
-def _small(name: str, jobs: int = JOBS, **how: Any) -> Contender:
-    return replace(engine(name, "variant", **how), jobs=jobs)
+def _small(name: str, jobs: int = JOBS, batch: int = BATCHES[-1], **how: Any) -> Contender:
+    # Of one size whatever the bench's nodes have, so that only what is named grows.
+    sizes = dict.fromkeys(("concurrency", "prefetch", "max_batch"), batch)
+    return replace(engine(name, "variant", **sizes, **how), jobs=jobs)
 
 
 def _gated(keys: int) -> Any:

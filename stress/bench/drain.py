@@ -28,8 +28,10 @@ from stress.bench.processes import check, end, running
 READY_S: Final = 60.0
 DRAIN_S: Final = 120.0
 LOOK_S: Final = 0.1
-# A session tells what it has counted once a second at most, and when it ends.
-SETTLE_S: Final = 3.0
+# A session tells what it has counted once a second at most, and when it ends; until PostgreSQL 14 a collector writes it
+# down twice a second.
+SETTLE_S: Final = 10.0
+COLLECTED_S: Final = 0.6
 # Workers name their sessions after their processes; a session of one that does not stands for a process.
 _WAITING = b"""
     SELECT count(DISTINCT coalesce(substring(application_name FROM 'bench-[0-9]+'), pid::text)) FROM pg_stat_activity
@@ -83,23 +85,30 @@ def drain(
 
 
 def counters(watch: psycopg.Connection[Any]) -> dict[str, int]:
-    """What the server has counted of this database since it began, once what its sessions have to tell has come in."""
+    """What the server has counted of this database since it began, once its other sessions have ended and told it all.
+    Raises InfrastructureError where one does not end."""
     deadline = time.monotonic() + SETTLE_S
-    last, row = None, watch.execute(_COUNTERS).fetchone()
-    # The first is the log's position, which other databases move too.
-    while row is not None and row[1:] != last and time.monotonic() < deadline:
-        last = row[1:]
-        time.sleep(2 * LOOK_S)
-        row = watch.execute(_COUNTERS).fetchone()
+    while sessions := _one(watch, _OTHERS):
+        if time.monotonic() > deadline:
+            raise InfrastructureError(f"{sessions} sessions were not over {SETTLE_S:.0f} s after their work")
+        time.sleep(LOOK_S)
+    if watch.info.server_version < 150000:
+        time.sleep(COLLECTED_S)
+    row = watch.execute(_COUNTERS).fetchone()
     assert row is not None
     return dict(zip(COUNTED, map(int, row), strict=True))
 
 
 COUNTED: Final = ("wal_bytes", "row_versions", "buffers_hit", "buffers_read")
+# A session is gone from there only when it has told what it counted.
+_OTHERS: Final = b"""
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
 _COUNTERS: Final = b"""
     SELECT
         pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0'),
-        (SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables), d.blks_hit, d.blks_read
+        (SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0) FROM pg_stat_user_tables), d.blks_hit, d.blks_read
     FROM pg_stat_database AS d WHERE d.datname = current_database()
 """
 

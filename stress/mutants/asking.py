@@ -100,7 +100,7 @@ def ask_all(request: Request, quiet: bool, keep: Callable[[Matrix], object] = la
             Bar(len(asks), quiet) as bar,
         ):
             for ask, answer in pool.answers(asks):
-                _take_in(matrix, ask, answer)
+                take_in(matrix, ask, answer)
                 matrix.seconds = before + time.monotonic() - began
                 keep(matrix)
                 bar.step(f"{ask.mutant or 'the sound engine'}: {ask.instruments[0]} {ask.item}".strip())
@@ -153,7 +153,7 @@ def take_over(matrix: Matrix, known: Matrix, ask: Ask, anew: frozenset[str]) -> 
         if row.catch is not None:
             matrix.rows[ask.mutant] = row
         return row.catch is not None
-    seen = row.of(ask.instruments[0])
+    seen = [one for one in row.of(ask.instruments[0]) if one.seed in (None, *ask.seeds)]
     if not _is_settled(seen, ask.seeds):
         return False
     matrix.rows[ask.mutant].add(seen)
@@ -164,14 +164,16 @@ def _is_settled(seen: Sequence[Seen], seeds: Sequence[int]) -> bool:
     """Whether an instrument has said all that it has to say of a mutant, and was not in doubt."""
     if not seen or any(one.sight == "unknown" for one in seen):
         return False
-    once = seen[0].sight == "apart" or seen[0].seed is None
-    return once or set(seeds) <= {one.seed for one in seen}
+    return seen[0].seed is None or set(seeds) <= {one.seed for one in seen}
 
 
-def _take_in(matrix: Matrix, ask: Ask, answer: Any) -> None:
+def take_in(matrix: Matrix, ask: Ask, answer: Any) -> None:
+    """Put a worker's answer into the matrix; a worker that was lost, or an error, is in doubt."""
     if isinstance(answer, Lost | Exception):
         detail = answer.why if isinstance(answer, Lost) else f"{type(answer).__name__}: {answer}"
-        answer = [Seen(instrument=ask.instruments[0], sight="unknown", detail=detail)]
+        instrument = ask.instruments[0]
+        seed = ask.seeds[0] if instrument in DRAWING else None
+        answer = [Seen(instrument=instrument, sight="unknown", seed=seed, detail=detail)]
     if ask.mutant is None:
         matrix.control[ask.key] = answer[0]
     else:

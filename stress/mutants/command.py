@@ -119,13 +119,16 @@ def mutants_command(
     only = (
         list(dict.fromkeys((*(known.only if known else ()), *names))) if known is None or known.only else []
     )
+    full = full or (known is not None and known.full)
+    if with_control is None:
+        with_control = not only or (known is not None and bool(known.matrix.control))
     drawn = random.SystemRandom().randrange(2**31) if known is None else known.seed
     first = drawn if seed is None else seed
     workers = min(4, os.cpu_count() or 1) if workers is None else workers
     request = Request(
         names=only or list(all_),
         full=full,
-        control=not only if with_control is None else with_control,
+        control=with_control,
         instruments=asked,
         seed=first,
         workers=workers,
@@ -134,7 +137,10 @@ def mutants_command(
         anew=frozenset(names),
     )
     folder = create_run_folder(out or runs_folder(), "mutants")
-    command = _command(only, full, first)
+    more = [word for name in asked for word in ("--instrument", name)]
+    more += [] if with_control == (not only) else ["--control" if with_control else "--no-control"]
+    more += [] if pg == "embedded" else ["--pg", str(source)]
+    command = _command(only, full, first, more)
     told = f"`{command}`"
     if len(only) > FEW:
         told = f"`{_command((), full, first)}`, of {len(only)} mutants (`--only`)"
@@ -283,8 +289,8 @@ def ablate_command(
     context.exit(EXIT_CODES[ablation.verdict])
 
 
-def _command(names: Sequence[str], full: bool, seed: int) -> str:
-    words = [*(word for name in names for word in ("--only", name)), *(["--full"] if full else [])]
+def _command(names: Sequence[str], full: bool, seed: int, more: Sequence[str] = ()) -> str:
+    words = [*(word for name in names for word in ("--only", name)), *(["--full"] if full else []), *more]
     return shlex.join(["nox", "-s", "mutants", "--", *words, "--seed", str(seed)])
 
 

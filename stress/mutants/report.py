@@ -203,11 +203,13 @@ def written(matrix: Matrix, folder: Path, about: dict[str, Any], page: str) -> d
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A run to go on with: what was found, the seed, and the mutants it was limited to; none means all."""
+    """A run to go on with: what was found, the seed, the mutants it was limited to, none means all, and whether each
+    instrument was to say something of each."""
 
     matrix: Matrix
     seed: int
     only: tuple[str, ...]
+    full: bool
 
 
 def read(file: Path) -> Earlier:
@@ -227,9 +229,8 @@ def read(file: Path) -> Earlier:
             seen = msgspec.convert(told, Seen)
             control[seen.instrument, item] = seen
         only = tuple(name for name in verdict.get("only", ()) if name in rows)
-        return Earlier(
-            Matrix(rows, control, float(verdict["figures"]["seconds"])), int(verdict["seed"]), only
-        )
+        matrix = Matrix(rows, control, float(verdict["figures"]["seconds"]))
+        return Earlier(matrix, int(verdict["seed"]), only, bool(verdict.get("full")))
     except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{file} is no verdict of a run of mutants: {type(error).__name__}") from None
 

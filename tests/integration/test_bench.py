@@ -6,13 +6,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+import psycopg
 import pytest
 
-from engine.postgres import Server
+from engine.errors import InfrastructureError
+from engine.postgres import Server, fresh_database
+from invariants.ledger.process import RecorderProcess
 from stress.bench.commits import commits, writers
 from stress.bench.contenders import Contender, engine, raw, swarmed
 from stress.bench.cost import counted
-from stress.bench.drain import drain
+from stress.bench.drain import COUNTED, counters, drain
 
 JOBS = 40
 
@@ -44,6 +48,38 @@ def test_a_drain_counts_what_a_job_writes(server: Server, tmp_path: Path) -> Non
     assert sample.figures["wal_bytes"] > 200
 
 
+@pytest.mark.parametrize("executing", [0, 5])
+def test_whether_anything_is_left_is_read_from_indexes(
+    server: Server, tmp_path: Path, executing: int
+) -> None:
+    contender = engine(executing=executing)
+    with fresh_database(server) as dsn, psycopg.connect(dsn, autocommit=True) as session:
+        place = contender.prepare(dsn, tmp_path)
+        assert place.unfinished is not None
+        session.execute("SET enable_seqscan TO off")
+        plan = "\n".join(line for (line,) in session.execute(b"EXPLAIN " + place.unfinished))
+        assert ("Index" in plan, "Seq Scan" in plan) == (True, False)
+        assert session.execute(place.unfinished).fetchone() == (False,)
+        contender.load(dsn, tmp_path, 1, 1)
+        assert session.execute(place.unfinished).fetchone() == (True,)
+
+
+def test_a_drain_is_over_where_only_others_execute(server: Server, tmp_path: Path) -> None:
+    sample = drain(server, replace(engine(executing=5), jobs=JOBS), 1, 0, tmp_path, counts=True)
+    assert (sample.verdict, sample.reason) == ("held", None)
+
+
+def test_what_a_session_has_counted_is_not_asked_before_it_has_ended(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stress.bench.drain.SETTLE_S", 0.0)
+    with fresh_database(server) as dsn, psycopg.connect(dsn, autocommit=True) as watch:
+        with psycopg.connect(dsn), pytest.raises(InfrastructureError, match=r"^1 sessions were not over"):
+            counters(watch)
+        monkeypatch.undo()
+        assert set(counters(watch)) == set(COUNTED)
+
+
 def test_a_batch_is_five_statements_in_five_round_trips(server: Server, tmp_path: Path) -> None:
     sample = counted(server, "plain", 10, {}, 0, tmp_path)
     assert (sample.verdict, sample.figures) == ("held", {"statements": 0.5, "round_trips": 0.5})
@@ -52,6 +88,28 @@ def test_a_batch_is_five_statements_in_five_round_trips(server: Server, tmp_path
 def test_a_drain_holds_while_it_is_recorded_and_judged(server: Server, tmp_path: Path) -> None:
     sample = drain(server, replace(swarmed()[1], jobs=JOBS), 1, 0, tmp_path)
     assert (sample.verdict, sample.reason) == ("held", None)
+
+
+def test_a_drain_whose_recorder_gave_up_is_no_measurement_of_a_swarm(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = RecorderProcess.stop
+    monkeypatch.setattr(
+        RecorderProcess, "stop", lambda self: sound(self) | {"complete": False, "reason": "x"}
+    )
+    with fresh_database(server) as dsn:
+        swarmed()[1].prepare(dsn, tmp_path)
+        with pytest.raises(InfrastructureError, match="not complete: x"), swarmed()[1].beside(dsn, tmp_path):
+            pass
+        with pytest.raises(InfrastructureError, match="not recorded"), swarmed()[1].beside(dsn, tmp_path):
+            kill_the_recorder()
+
+
+def kill_the_recorder() -> None:
+    [recorder] = [
+        child for child in psutil.Process().children() if child.cmdline()[-2:] == ["invariants", "record"]
+    ]
+    recorder.kill()
 
 
 def test_a_worker_that_ends_what_it_never_took_is_not_counted(server: Server, tmp_path: Path) -> None:

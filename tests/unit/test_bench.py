@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from psycopg.sql import Identifier
 
 from invariants.claims import Rows
 from invariants.ledger.pgoutput import Change, Relation, Transaction
 from results.bench import render
 from results.bench.samples import Bench, Goal, Sample, judged, standings
-from stress.bench import commits
+from stress.bench import commits, cost
 from stress.bench.contenders import read_raw
 from stress.bench.ledger import Account
-from stress.bench.peers import _Rows
+from stress.bench.peers import _Rows, unfinished
 
 JOB = Relation(1, "public", "job", ("id", "status"), (0,))
 ROW = Relation(2, "public", "executions", ("id", "version"), (0,))
@@ -147,3 +148,16 @@ def test_a_row_of_a_peer_that_is_tidied_up_has_not_ended_twice() -> None:
 def test_a_job_that_two_workers_of_a_peer_took_is_not_counted() -> None:
     taken = history(("todo", ""), ("doing", "a"), ("doing", "b"), ("done", "b"))
     assert taken.objection(1) == "1 jobs were taken more than once"
+
+
+def test_whether_a_peer_has_anything_left_is_asked_of_one_status_at_a_time() -> None:
+    assert unfinished(Identifier("theirs", "jobs"), ROWS).as_string(None) == (
+        """SELECT EXISTS (SELECT FROM "theirs"."jobs" WHERE "state" = 'todo') """
+        """OR EXISTS (SELECT FROM "theirs"."jobs" WHERE "state" = 'doing')"""
+    )
+
+
+def test_what_a_job_costs_is_counted_in_batches_of_one_size() -> None:
+    for workload, _, contender in (*cost.variants(), *cost.sharded()):
+        batch = int(contender.name) if workload == "cost by batch" else cost.BATCHES[-1]
+        assert [contender.config[name] for name in ("concurrency", "prefetch", "max_batch")] == [batch] * 3

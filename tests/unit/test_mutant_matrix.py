@@ -10,10 +10,11 @@ from engine.errors import UsageError
 from invariants.mutants import PLANS, REGISTRY
 from results.plans.shapes import Violation
 from results.plans.verdict import RULES
-from stress.mutants.asking import Ask, take_over, work
+from stress.mutants.asking import Ask, take_in, take_over, work
 from stress.mutants.concerns import callers, machines_of, statements_of
 from stress.mutants.instruments import Bench, concerning, control_items
 from stress.mutants.matrix import Matrix, Row, instruments_for
+from stress.mutants.pool import Lost
 from stress.mutants.report import compared, document, read, sentences, written
 from stress.mutants.seen import INSTRUMENTS, Instrument, Seen, Sight
 
@@ -160,6 +161,28 @@ def test_a_full_run_goes_on_with_the_instruments_and_seeds_that_it_had_not_come_
         ("no-check", "swarm", 1), ("mixed, seed 2", "swarm", 2),
     ]  # fmt: skip
     assert [one.seed for one in now.rows["outcome-unguarded"].of("model")] == [1, 2, 3]
+
+
+def test_of_an_earlier_run_with_another_seed_only_the_seeds_asked_for_are_taken_over() -> None:
+    earlier = Matrix({"no-check": Row("no-check", "", [drawn(1), drawn(2), drawn(3)])}, {})
+    now = Matrix({"no-check": Row("no-check", "")})
+    asks = [Ask("no-check", ("model",), (seed,), all_=True) for seed in (2, 3, 4)]
+    assert [take_over(now, earlier, ask, frozenset()) for ask in asks] == [True, True, False]
+    assert [one.seed for one in now.rows["no-check"].seen] == [2, 3]
+
+
+def test_of_a_worker_that_was_lost_only_the_seed_that_it_had_is_asked_again() -> None:
+    earlier = Matrix({"no-check": Row("no-check", "", [drawn(1), drawn(3)])}, {})
+    asks = [Ask("no-check", ("model",), (seed,), all_=True) for seed in (1, 2, 3)]
+    take_in(earlier, asks[1], Lost("it was gone"))
+    now = Matrix({"no-check": Row("no-check", "")})
+    assert [take_over(now, earlier, ask, frozenset()) for ask in asks] == [True, False, True]
+
+
+def test_a_run_that_goes_on_is_full_where_the_earlier_one_was(tmp_path: Path) -> None:
+    for full in (False, True):
+        written(Matrix({}), tmp_path, {"seed": 1, "full": full}, "how")
+        assert read(tmp_path / "verdict.json").full == full
 
 
 @pytest.mark.parametrize("name", sorted(PLANS))
