@@ -306,8 +306,11 @@ class PickerMachine(TableMachine):
         self._release(planner, held)
 
     @some_hold
-    @rule(planner=planners, limit=st.sampled_from((1, 2, 100, 0)))
-    def reap(self, planner: str, limit: int) -> None:
+    @rule(planner=planners, late=st.booleans(), limit=st.sampled_from((1, 2, 100, 0)))
+    def reap(self, planner: str, late: bool, limit: int) -> None:
+        """Late, when leases that began together have run out one after the other, there is an order to be kept."""
+        if late:
+            self._pass_time(timedelta(seconds=31))
         self._reap(planner, limit)
 
 

@@ -109,6 +109,8 @@ COORDINATION_MUTANTS: Final = (
                     "CASE WHEN c.slot THEN c.key END AS gate,\n"
                     "        split_part(c.key, ':', 1) AS gate_name,\n",
                 ),
+                # As documented the stamp is the slot alone.
+                Patch("updated_at = now(), concurrency_key = s.gate\n", "updated_at = now()\n"),
             ),
             "picker/flush": (
                 Patch("        WHEN o.gated THEN -1\n", "        WHEN o.gated THEN coalesce(o.held_shard, -1)\n"),
